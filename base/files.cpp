@@ -1,0 +1,116 @@
+#include "base/files.hpp"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "base/error.hpp"
+
+namespace sparscale {
+namespace {
+
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) throw RunError("SHA-256 is not available");
+  }
+  void add(const void* data, std::size_t size) {
+    if (EVP_DigestUpdate(context_.get(), data, size) != 1) throw RunError("SHA-256 failed");
+  }
+  std::string hex() {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+    unsigned int size = 0;
+    if (EVP_DigestFinal_ex(context_.get(), digest.data(), &size) != 1) throw RunError("SHA-256 failed");
+    std::string text;
+    for (unsigned int i = 0; i < size; ++i) {
+      text += "0123456789abcdef"[digest[i] >> 4];
+      text += "0123456789abcdef"[digest[i] & 15];
+    }
+    return text;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_;
+};
+
+[[noreturn]] void cannot_write(const std::filesystem::path& file) {
+  throw RunError("cannot write " + file.string() + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& file) {
+  std::error_code code;
+  if (std::filesystem::is_directory(file, code)) throw InputError(file.string(), "", "a file", "a folder");
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw InputError(file.string(), "", "a readable file", std::strerror(errno));
+  std::string content((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  if (stream.bad()) throw InputError(file.string(), "", "a readable file", "a read error");
+  return content;
+}
+
+void write_file_atomic(const std::filesystem::path& file, std::string_view content) {
+  std::error_code code;
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), code);
+  if (code) throw RunError("cannot create " + file.parent_path().string() + ": " + code.message());
+  const std::filesystem::path temporary = file.string() + ".tmp." + std::to_string(::getpid());
+  const int handle = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (handle < 0) cannot_write(file);
+  while (!content.empty()) {
+    const ssize_t written = ::write(handle, content.data(), content.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      const int reason = errno;
+      ::close(handle);
+      ::unlink(temporary.c_str());
+      errno = reason;
+      cannot_write(file);
+    }
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (::fsync(handle) != 0 || ::close(handle) != 0 || ::rename(temporary.c_str(), file.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    errno = reason;
+    cannot_write(file);
+  }
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  Sha256 sum;
+  sum.add(bytes.data(), bytes.size());
+  return sum.hex();
+}
+
+std::string sha256_hex_of_file(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw InputError(file.string(), "", "a readable file", std::strerror(errno));
+  Sha256 sum;
+  std::string buffer(1 << 20, '\0');
+  while (stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || stream.gcount() > 0)
+    sum.add(buffer.data(), static_cast<std::size_t>(stream.gcount()));
+  if (stream.bad()) throw InputError(file.string(), "", "a readable file", "a read error");
+  return sum.hex();
+}
+
+std::string sha256_hex_of_indices(std::span<const std::int64_t> indices) {
+  static_assert(std::endian::native == std::endian::little, "the hash is defined over little-endian int64");
+  Sha256 sum;
+  sum.add(indices.data(), indices.size_bytes());
+  return sum.hex();
+}
+
+std::filesystem::path data_directory() {
+  if (const char* set = std::getenv("SPARSCALE_DATA"); set != nullptr && *set != '\0') return set;
+  return SPARSCALE_DATA_DIRECTORY;
+}
+
+}  // namespace sparscale

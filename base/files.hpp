@@ -1,0 +1,28 @@
+// Files: whole reads, atomic writes, checksums.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sparscale {
+
+/// The whole file. Errors: InputError naming the file when it cannot be opened or read.
+std::string read_file(const std::filesystem::path& file);
+
+/// Writes to a temporary name in the same folder, flushes, renames: readers see the old file or the new one, never half.
+/// Creates missing parent folders. Errors: RunError.
+void write_file_atomic(const std::filesystem::path& file, std::string_view content);
+
+/// SHA-256, lower-case hexadecimal.
+std::string sha256_hex(std::string_view bytes);
+std::string sha256_hex_of_file(const std::filesystem::path& file);
+/// SHA-256 over indices as little-endian int64, as the replay records define it.
+std::string sha256_hex_of_indices(std::span<const std::int64_t> indices);
+
+/// Where shipped data lie (platforms, profiles, sample traces, experiments): $SPARSCALE_DATA or the folder set at build time.
+std::filesystem::path data_directory();
+
+}  // namespace sparscale

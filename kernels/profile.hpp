@@ -1,0 +1,63 @@
+// Kernel profiles: measured (or modelled) times of the selection kernels on one device, as data, and the cost model over them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.hpp"
+
+namespace sparscale::kernels {
+
+struct ProfileRecord {
+  std::string operation;  // accumulate, threshold_select, topk, zero, gather, unite, cast_half
+  std::string backend;
+  std::int64_t elements = 0;  // N the kernel ran over (unite: the sum of the lists' lengths)
+  std::int64_t selected = 0;  // what it actually selected, zeroed, gathered (unite: size of the union)
+  double median_s = 0, q25_s = 0, q75_s = 0;
+};
+
+/// A time with its origin.
+struct KernelTime {
+  double time_s = 0;
+  bool extrapolated = false;
+};
+
+class Profile {
+ public:
+  /// Loads and checks a profile file. Errors: InputError.
+  static Profile load(const std::filesystem::path& file);
+
+  const std::string& name() const { return name_; }
+  const std::string& device() const { return device_; }
+  /// "measured" or "modelled".
+  const std::string& origin() const { return origin_; }
+  const std::string& content_sha256() const { return sha256_; }
+  const std::vector<ProfileRecord>& records() const { return records_; }
+
+  /// Time of one operation, interpolated between the measured points: linear in selected at each measured size, then linear in log N of the
+  /// logarithm of the time. elements = 0 takes no time. Outside the measured range: InputError naming operation, range and wish, unless
+  /// `extrapolate`, which continues the nearest edge linearly in elements and flags it.
+  KernelTime time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate = false) const;
+
+ private:
+  struct Curve {
+    std::int64_t elements = 0;
+    std::vector<ProfileRecord> points;  // ascending in selected
+  };
+  std::string name_, device_, origin_, sha256_, file_;
+  std::vector<ProfileRecord> records_;
+  std::map<std::string, std::vector<Curve>> curves_;  // ascending in elements
+};
+
+/// File of a shipped profile by name, or the argument itself when it is a path. Errors: InputError listing the names.
+std::filesystem::path find_profile(const std::string& name_or_path);
+/// Shipped profile names, sorted.
+std::vector<std::string> profile_names();
+
+/// The JSON Schema of a profile.
+const Json& profile_schema();
+
+}  // namespace sparscale::kernels

@@ -1,0 +1,38 @@
+// The exchange: the collective calls that one iteration of a sparsifier makes, in order, with every worker's bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.hpp"
+
+namespace sparscale::sim {
+
+enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast };
+
+/// The name in files and on the command line, and back. Errors: InputError on an unknown name.
+std::string operation_name(Operation operation);
+Operation operation_from_name(const std::string& name);
+
+/// One blocking collective call.
+struct CollectiveCall {
+  Operation operation = Operation::all_reduce;
+  std::string payload;  // counts, indices, values, plan, gradient
+  std::string dtype;    // int64, int32, float32, float16
+  /// What a worker hands in: the block of an all-gather, the whole buffer otherwise. One number for all workers, or one per worker.
+  std::vector<std::uint64_t> bytes;
+  /// Padded all-gather only: what each worker would hand in without padding (one per worker); empty elsewhere.
+  std::vector<std::uint64_t> bytes_unpadded;
+  std::int64_t root = 0;  // broadcast only
+
+  /// {op, payload, dtype, bytes[, bytes_unpadded][, root]}; bytes is a number when all workers have the same.
+  Json to_json() const;
+  static CollectiveCall from_json(const Json& json, std::int64_t workers);
+  /// Bytes of every worker, n of them.
+  std::vector<std::uint64_t> bytes_of_all(std::int64_t workers, bool unpadded = false) const;
+};
+
+using Exchange = std::vector<CollectiveCall>;
+
+}  // namespace sparscale::sim

@@ -1,0 +1,36 @@
+// Network back-ends: how long a collective takes on a platform.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platforms/platform.hpp"
+#include "sim/collective.hpp"
+
+namespace sparscale::sim {
+
+struct CollectiveTiming {
+  std::vector<double> end_s;              // when each worker is done, on the clock of start_s
+  std::vector<std::uint64_t> bytes_sent;  // per worker
+  std::uint64_t messages = 0;
+  std::string network;  // simgrid or recurrence: the back-end that was used
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  /// Runs one program. start_s: when each worker enters, n of them, finite, >= 0. Errors: RunError when a message never completes.
+  virtual CollectiveTiming time(const Program& program, std::span<const double> start_s) = 0;
+};
+
+/// `name`: simgrid (reference), recurrence (refuses what it cannot time exactly: InputError), auto (recurrence where it is exact,
+/// simgrid elsewhere). `workers` devices of the platform are used.
+std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers);
+
+/// True when no link carries messages of two senders and of two receivers in this program, so that the recurrence is exact.
+bool recurrence_is_exact(const Program& program, const platforms::Topology& topology);
+
+}  // namespace sparscale::sim

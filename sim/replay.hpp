@@ -1,0 +1,54 @@
+// Replay: a trace through a sparsifier over n workers, iteration by iteration. Knows nothing of networks or times.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/json.hpp"
+#include "traces/expansion.hpp"
+#include "traces/trace.hpp"
+
+namespace sparscale::sim {
+
+struct ReplayOptions {
+  std::string sparsifier;
+  Json parameters = Json::object();  // resolved (resolve_parameters)
+  double density = 0.01;             // 0 < d <= 1
+  std::int64_t workers = 1;
+  std::int64_t captured = 0;  // first so many captured workers; 0 = all
+  std::string expansion = "auto";
+  std::uint64_t seed = 1;
+  std::int64_t iterations = 0;     // recorded iterations; 0 = the trace's T
+  std::int64_t warmup = 0;         // iterations before the first recorded one
+  bool error_feedback = true;      // false: a = g
+  bool lr_in_accumulator = false;  // a = e + lr * g
+  bool hashes = false;
+  std::string kernels = "auto";
+  std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
+};
+
+/// Bytes that a replay will hold (residuals, generator), estimated before anything is allocated.
+std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOptions& options);
+
+class Replay {
+ public:
+  /// Errors: InputError (bad options, non-finite gradients on the way, not enough memory).
+  Replay(const traces::Trace& trace, const ReplayOptions& options);
+  ~Replay();
+  const traces::ExpansionChoice& expansion() const;
+  /// Runs the warm-up (once), then one recorded iteration and returns its record (design of the keys: docs/formats.md). `iteration` counts
+  /// from 0 at the first recorded iteration.
+  Json next();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Build-up of generated against captured workers at n = W, calibration and second opinion (docs/expansion.md). Keys: method,
+/// captured_workers, build_up_captured, build_up_generated, calibration_exponent, npmle_build_up, disagreement, warnings. Null when n <= W.
+Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& options);
+
+}  // namespace sparscale::sim

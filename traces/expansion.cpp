@@ -1,0 +1,1 @@
+#include "traces/expansion.hpp"
