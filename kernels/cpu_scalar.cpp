@@ -1,0 +1,81 @@
+// Plain loops: the reference the other back-ends are compared with, and what runs on any machine.
+#include <bit>
+#include <cmath>
+
+#include "kernels/cpu_table.hpp"
+
+namespace sparscale::kernels {
+namespace {
+
+std::uint32_t key_of(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU; }
+
+void accumulate(const float* gradient, float scale, float* accumulator, std::size_t size) {
+  if (scale == 1.0F) {
+    for (std::size_t i = 0; i < size; ++i) accumulator[i] = accumulator[i] + gradient[i];
+  } else {
+    for (std::size_t i = 0; i < size; ++i) accumulator[i] = std::fma(scale, gradient[i], accumulator[i]);
+  }
+}
+
+std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out) {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    out[found] = static_cast<std::uint32_t>(i);
+    found += static_cast<std::size_t>(key_of(values[i]) - lowest <= span);
+  }
+  return found;
+}
+
+std::size_t count(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span) {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < size; ++i) found += static_cast<std::size_t>(key_of(values[i]) - lowest <= span);
+  return found;
+}
+
+void sum_squares(const float* values, std::size_t size, double* lanes) {
+  std::size_t i = 0;
+  for (; i + kSumLanes <= size; i += kSumLanes)
+    for (std::size_t lane = 0; lane < kSumLanes; ++lane) {
+      const double value = static_cast<double>(values[i + lane]);
+      lanes[lane] = lanes[lane] + value * value;
+    }
+  for (std::size_t lane = 0; i < size; ++i, ++lane) {
+    const double value = static_cast<double>(values[i]);
+    lanes[lane] = lanes[lane] + value * value;
+  }
+}
+
+// Works on the bits, so that neither the rounding mode nor flush-to-zero of the process matters. NaN keeps its sign and the upper ten bits
+// of its payload and becomes quiet, as the x86 conversion does.
+float through_half(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits & 0x80000000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return std::bit_cast<float>(sign | 0x7fc00000U | (magnitude & 0x007fe000U));
+  if (magnitude >= 0x477ff000U) return std::bit_cast<float>(sign | 0x7f800000U);  // 65520 and more
+  std::uint32_t dropped = 13;                                                     // bits of the significand that half lacks
+  if (magnitude < 0x38800000U) {                                                  // below 2^-14: half is subnormal
+    const std::uint32_t exponent = magnitude >> 23;
+    if (exponent < 102) return std::bit_cast<float>(sign);  // below 2^-25: zero
+    dropped = 13 + (113 - exponent);
+    if (dropped > 23) {  // [2^-25, 2^-24): zero or the least subnormal, the tie 2^-25 goes to the even zero
+      return std::bit_cast<float>(magnitude > 0x33000000U ? (sign | 0x33800000U) : sign);
+    }
+  }
+  const std::uint32_t unit = 1U << dropped;
+  const std::uint32_t rounded = magnitude + (unit / 2 - 1) + ((magnitude >> dropped) & 1U);
+  return std::bit_cast<float>(sign | (rounded & ~(unit - 1)));
+}
+
+void cast_half(float* values, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) values[i] = through_half(values[i]);
+}
+
+}  // namespace
+
+const CpuTable& scalar_table() {
+  static constexpr CpuTable table{"cpu.scalar", accumulate, select, count, sum_squares, cast_half};
+  return table;
+}
+
+}  // namespace sparscale::kernels
