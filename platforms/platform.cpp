@@ -1,1 +1,75 @@
 #include "platforms/platform.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+
+namespace sparscale::embedded {
+extern const char* const platform_schema;
+}
+
+namespace sparscale::platforms {
+namespace {
+
+std::filesystem::path catalogue() { return data_directory() / "platforms" / "catalogue"; }
+
+std::string number(const Json& value) { return value.dump(); }
+
+// What a JSON Schema cannot say: how the numbers must fit together.
+void check_consistency(const Json& document, const std::string& file) {
+  const Json& node = document.at("node");
+  const auto devices = node.at("devices").get<std::int64_t>();
+  if (devices > 1 && !node.contains("device_link"))
+    throw InputError(file, "/node", "the key \"device_link\" as the node has " + number(node.at("devices")) + " devices", "no such key");
+  if (node.at("nics").at("count").get<std::int64_t>() > devices)
+    throw InputError(
+        file, "/node/nics/count",
+        "at most one NIC per device (" + number(node.at("devices")) + "): a device uses one NIC, so give several as a faster one",
+        number(node.at("nics").at("count")));
+  if (document.contains("max_nodes") && !document.at("provenance").contains("max_nodes"))
+    throw InputError(file, "/provenance", "the key \"max_nodes\" as /max_nodes is given", "no such key");
+}
+
+}  // namespace
+
+Platform Platform::load(const std::filesystem::path& file) {
+  const std::string text = read_file(file);
+  Platform platform;
+  platform.file = file.string();
+  platform.document = parse_json(text, platform.file);
+  validate_json(platform.document, platform_schema(), platform.file);
+  check_consistency(platform.document, platform.file);
+  platform.sha256 = sha256_hex(text);
+  platform.name = platform.document.at("name").get<std::string>();
+  platform.description = platform.document.at("description").get<std::string>();
+  platform.devices_per_node = platform.document.at("node").at("devices").get<std::int64_t>();
+  return platform;
+}
+
+std::vector<std::string> platform_names() {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(catalogue(), code))
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  if (code) throw InputError(catalogue().string(), "", "the folder of shipped platforms", code.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::filesystem::path find_platform(const std::string& name_or_path) {
+  const bool is_path = name_or_path.find('/') != std::string::npos || std::filesystem::path(name_or_path).extension() == ".json";
+  if (is_path) return name_or_path;
+  const std::vector<std::string> names = platform_names();
+  if (std::find(names.begin(), names.end(), name_or_path) != names.end()) return catalogue() / (name_or_path + ".json");
+  std::string list;
+  for (const std::string& name : names) list += name + ", ";
+  throw InputError("platform", list + "or the path of a .json file", "\"" + name_or_path + "\"");
+}
+
+const Json& platform_schema() {
+  static const Json schema = parse_json(embedded::platform_schema, "platform.schema.json");
+  return schema;
+}
+
+}  // namespace sparscale::platforms

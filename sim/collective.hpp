@@ -36,6 +36,10 @@ class Program {
   virtual std::int64_t steps(std::int64_t worker) const = 0;
   /// Fills `step`, reusing its storage. Cost O(messages of the step).
   virtual void step(std::int64_t worker, std::int64_t number, Step& step) const = 0;
+  /// Bytes of every block when this program is a ring: all workers have the same number of steps, and in step s worker i sends block
+  /// (i - s) mod n to worker i + 1 and receives from worker i - 1 (mod n). Empty otherwise. A back-end may time such a program without
+  /// walking its steps.
+  virtual std::span<const std::uint64_t> ring_block_bytes() const { return {}; }
 };
 
 struct CollectiveAlgorithm {
