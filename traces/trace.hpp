@@ -34,6 +34,9 @@ struct TraceInfo {
   Json manifest;  // trace.json as read
 };
 
+/// The JSON Schema of trace.json, format version 1.
+const Json& trace_schema();
+
 /// A trace on disk, memory mapped. Cheap to copy (shared state). Positions t run from 0 to T-1, workers from 0 to W-1.
 class Trace {
  public:
@@ -54,6 +57,9 @@ class Trace {
   void verify_checksums() const;
   /// Refuses NaN and infinity. Errors: InputError naming iteration, worker and layer of the first one and how many there are.
   void verify_finite() const;
+
+  /// Memory that gradient() takes over time for decoded values, in bytes: 0 when every file is F32 that can be used in place.
+  std::uint64_t decoded_bytes() const;
 
   /// SHA-256 over the manifest's bytes; the manifest holds the checksums of the data files, so this identifies the content.
   const std::string& content_sha256() const;
