@@ -1,0 +1,109 @@
+// The recurrence back-end: where no two messages ever share a link, a message takes latency + bytes / bandwidth from the moment when both
+// its ends are in their step, so the times follow from maxima and sums alone (max-plus), in any order that respects the program.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+#include "sim/network_backends.hpp"
+#include "sim/program_run.hpp"
+
+namespace sparscale::sim {
+namespace {
+
+class Recurrence : public Network {
+ public:
+  explicit Recurrence(const platforms::Topology& topology) : topology_(topology), paths_(topology) {}
+
+  CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
+    check_start(program, topology_, start_s);
+    // Relative to the first worker's start, as SimGrid's clock is: a late start costs no digits.
+    const double origin = *std::min_element(start_s.begin(), start_s.end());
+    std::vector<double> now(start_s.begin(), start_s.end());
+    for (double& t : now) t -= origin;
+    CollectiveTiming timing;
+    timing.network = "recurrence";
+    if (!program.ring_block_bytes().empty())
+      ring(program, now, timing);
+    else
+      walk(program, now, timing);
+    for (double& t : now) t += origin;
+    timing.end_s = std::move(now);
+    return timing;
+  }
+
+ private:
+  void walk(const Program& program, std::vector<double>& now, CollectiveTiming& timing) {
+    ProgramRun run(program);
+    std::vector<double> step_end = now;
+    std::vector<ProgramRun::Message> messages;
+    for (std::int32_t worker = 0; worker < static_cast<std::int32_t>(now.size()); ++worker) run.enter(worker, messages);
+    // Messages may be taken in any order: the start of one depends on the ends of its workers' previous steps only.
+    while (!messages.empty()) {
+      const ProgramRun::Message message = messages.back();
+      messages.pop_back();
+      const auto from = static_cast<std::size_t>(message.from), to = static_cast<std::size_t>(message.to);
+      const Path& path = paths_.path(message.from, message.to);
+      const double duration = path.latency_s + static_cast<double>(message.bytes) / path.bandwidth_Bps;
+      const double end = std::max(now[from], now[to]) + duration;
+      for (const std::int32_t worker : {message.from, message.to}) {
+        double& last = step_end[static_cast<std::size_t>(worker)];
+        last = std::max(last, end);
+      }
+      for (const std::int32_t worker : {message.from, message.to})
+        if (run.ended(worker)) {
+          now[static_cast<std::size_t>(worker)] = step_end[static_cast<std::size_t>(worker)];
+          run.next(worker, messages);
+        }
+    }
+    run.check_finished();
+    timing.bytes_sent = run.bytes_sent();
+    timing.messages = run.messages();
+  }
+
+  // The same for a ring, whose steps need no list of messages: n additions and maxima a step.
+  void ring(const Program& program, std::vector<double>& now, CollectiveTiming& timing) {
+    const auto blocks = program.ring_block_bytes();
+    const std::size_t n = blocks.size();
+    const std::int64_t steps = program.steps(0);
+    timing.messages = static_cast<std::uint64_t>(steps) * n;
+    timing.bytes_sent.assign(n, 0);
+    if (steps == 0) return;
+    std::vector<double> latency(n), bandwidth(n), end(n), size(2 * n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const Path& path = paths_.path(static_cast<std::int64_t>(i), static_cast<std::int64_t>((i + 1) % n));
+      latency[i] = path.latency_s;
+      bandwidth[i] = path.bandwidth_Bps;
+      size[i] = size[i + n] = static_cast<double>(blocks[i]);
+    }
+    now.push_back(now.front());
+    for (std::int64_t s = 0; s < steps; ++s) {
+      const std::size_t shift = (n - static_cast<std::size_t>(s) % n) % n;
+      const double* const sent = size.data() + shift;  // worker i sends block (i - s) mod n
+      for (std::size_t i = 0; i < n; ++i) end[i] = std::max(now[i], now[i + 1]) + (latency[i] + sent[i] / bandwidth[i]);
+      now[0] = std::max(end[n - 1], end[0]);
+      for (std::size_t i = 1; i < n; ++i) now[i] = std::max(end[i - 1], end[i]);
+      now[n] = now[0];
+    }
+    now.pop_back();
+    // What worker i sends: every block once per full round, then the blocks i, i - 1, ... of the rest.
+    std::uint64_t all = 0;
+    for (const std::uint64_t b : blocks) all += b;
+    const auto rounds = static_cast<std::uint64_t>(steps) / n, rest = static_cast<std::uint64_t>(steps) % n;
+    std::uint64_t window = 0;
+    for (std::uint64_t k = 0; k < rest; ++k) window += blocks[(n - k) % n];
+    for (std::size_t i = 0; i < n; ++i) {
+      timing.bytes_sent[i] = rounds * all + window;
+      window += blocks[(i + 1) % n];
+      window -= blocks[(i + 1 + n - rest) % n];
+    }
+  }
+
+  const platforms::Topology& topology_;
+  Paths paths_;
+};
+
+}  // namespace
+
+std::unique_ptr<Network> make_recurrence(const platforms::Topology& topology) { return std::make_unique<Recurrence>(topology); }
+
+}  // namespace sparscale::sim

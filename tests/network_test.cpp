@@ -1,0 +1,383 @@
+#include "sim/network.hpp"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "base/random.hpp"
+#include "sim/collective_command.hpp"
+#include "tests/catch.hpp"
+
+using namespace sparscale;
+using namespace sparscale::sim;
+using platforms::Platform;
+
+namespace {
+
+// A program written out message by message.
+class Script : public Program {
+ public:
+  explicit Script(std::vector<std::vector<Step>> workers) : workers_(std::move(workers)) {}
+  std::int64_t workers() const override { return static_cast<std::int64_t>(workers_.size()); }
+  std::int64_t steps(std::int64_t worker) const override {
+    return static_cast<std::int64_t>(workers_[static_cast<std::size_t>(worker)].size());
+  }
+  void step(std::int64_t worker, std::int64_t number, Step& step) const override {
+    step = workers_[static_cast<std::size_t>(worker)][static_cast<std::size_t>(number)];
+  }
+
+ private:
+  std::vector<std::vector<Step>> workers_;
+};
+
+// The same program without saying that it is a ring.
+class Plain : public Program {
+ public:
+  explicit Plain(const Program& program) : program_(program) {}
+  std::int64_t workers() const override { return program_.workers(); }
+  std::int64_t steps(std::int64_t worker) const override { return program_.steps(worker); }
+  void step(std::int64_t worker, std::int64_t number, Step& step) const override { program_.step(worker, number, step); }
+
+ private:
+  const Program& program_;
+};
+
+// Aborts in any process but the one that made it.
+class Aborting : public Plain {
+ public:
+  using Plain::Plain;
+  void step(std::int64_t worker, std::int64_t number, Step& step) const override {
+    if (::getpid() != owner_) std::abort();
+    Plain::step(worker, number, step);
+  }
+
+ private:
+  pid_t owner_ = ::getpid();
+};
+
+Step step_of(std::vector<Transfer> sends, std::vector<std::int64_t> receives) {
+  Step step;
+  step.sends = std::move(sends);
+  step.receives = std::move(receives);
+  return step;
+}
+
+Platform shipped(const std::string& name) { return Platform::load(platforms::find_platform(name)); }
+
+// Nodes with numbers that are easy to compute with: device links of 100 GB/s and 1 us, NICs of 10 GB/s and 2 us.
+Platform nodes_of(int devices, int nics) {
+  Json document = shipped("nvlink8-ib").document;
+  document["name"] = "test";
+  document["node"]["devices"] = devices;
+  document["node"]["nics"]["count"] = nics;
+  document["node"]["nics"]["bandwidth_GBps"] = 10;
+  document["node"]["nics"]["latency_us"] = 2;
+  document["node"]["device_link"]["bandwidth_GBps"] = 100;
+  document["node"]["device_link"]["latency_us"] = 1;
+  const auto file = std::filesystem::temp_directory_path() / ("sparscale-network-test-" + std::to_string(::getpid()) + ".json");
+  write_file_atomic(file, document.dump());
+  const Platform platform = Platform::load(file);
+  std::filesystem::remove(file);
+  return platform;
+}
+
+std::vector<double> together(std::size_t n) { return std::vector<double>(n, 0.0); }
+
+std::vector<double> skewed(std::size_t n, std::uint64_t seed, double most_s) {
+  Random random(stream_key(seed, "network test start"));
+  std::vector<double> start(n);
+  for (double& s : start) s = most_s * random.uniform();
+  return start;
+}
+
+std::vector<std::uint64_t> unequal(std::size_t n, std::uint64_t seed, std::uint64_t most) {
+  Random random(stream_key(seed, "network test bytes"));
+  std::vector<std::uint64_t> bytes(n);
+  for (std::uint64_t& b : bytes) b = random.below(8) == 0 ? 0 : random.below(most);
+  return bytes;
+}
+
+std::unique_ptr<Program> make(Operation operation, const std::string& algorithm, const std::vector<std::uint64_t>& bytes,
+                              std::int64_t root = 0) {
+  return find_collective(operation, algorithm).make(bytes, root);
+}
+
+double last(const CollectiveTiming& timing) { return *std::max_element(timing.end_s.begin(), timing.end_s.end()); }
+
+double difference(const CollectiveTiming& a, const CollectiveTiming& b) {
+  double worst = 0;
+  for (std::size_t i = 0; i < a.end_s.size(); ++i) worst = std::max(worst, std::abs(a.end_s[i] - b.end_s[i]) / last(b));
+  return worst;
+}
+
+bool is(double value, double expected) { return std::abs(value - expected) <= 1e-12 * std::abs(expected); }
+
+}  // namespace
+
+TEST_CASE("Both back-ends give the closed forms on a crossbar") {
+  const Platform platform = shipped("crossbar-100g");
+  const double alpha = 4e-6, bandwidth = 11e9;
+  for (const std::string name : {"recurrence", "simgrid"})
+    for (const std::size_t n : {1, 2, 3, 5, 8, 13, 64}) {
+      INFO(name << " n = " << n);
+      const auto network = make_network(name, platform, static_cast<std::int64_t>(n));
+      const auto time = [&](Operation operation, const std::string& algorithm, const std::vector<std::uint64_t>& bytes) {
+        const CollectiveTiming timing = network->time(*make(operation, algorithm, bytes), together(n));
+        CHECK(timing.network == name);
+        return last(timing);
+      };
+      const double hops = static_cast<double>(n - 1);
+      for (const std::uint64_t m : {0, 1, 8, 4000, 1000000}) {
+        const double alone = alpha + static_cast<double>(m) / bandwidth;
+        CHECK(is(time(Operation::all_gather, "ring", std::vector<std::uint64_t>(n, m)), hops * alone));
+        CHECK(is(time(Operation::broadcast, "binomial", std::vector<std::uint64_t>(n, m)),
+                 std::ceil(std::log2(static_cast<double>(n))) * alone));
+        // Buffers of n times m bytes make chunks of m bytes.
+        const std::uint64_t whole = 4 * m * n;
+        const double chunk = alpha + 4.0 * static_cast<double>(m) / bandwidth;
+        CHECK(is(time(Operation::all_reduce, "ring", std::vector<std::uint64_t>(n, whole)), 2 * hops * chunk));
+        CHECK(is(time(Operation::reduce_scatter, "ring", std::vector<std::uint64_t>(n, whole)), hops * chunk));
+      }
+      // Forwarding whole blocks costs what padding costs, on equal links.
+      const auto bytes = unequal(n, n, 300000);
+      const double largest = static_cast<double>(*std::max_element(bytes.begin(), bytes.end()));
+      CHECK(is(time(Operation::all_gather, "ring", bytes), hops * (alpha + largest / bandwidth)));
+      CHECK(is(time(Operation::all_gather, "ring_padded", bytes), hops * (alpha + largest / bandwidth)));
+    }
+}
+
+TEST_CASE("The recurrence gives SimGrid's times wherever it says it is exact") {
+  std::size_t compared = 0;
+  for (const Platform& platform : {shipped("crossbar-100g"), shipped("nvlink8-ib"), shipped("dgx-a100"), nodes_of(3, 2)})
+    for (const std::size_t n : {2, 3, 8, 13, 16, 64}) {
+      const auto workers = static_cast<std::int64_t>(n);
+      const auto simgrid = make_network("simgrid", platform, workers), recurrence = make_network("recurrence", platform, workers);
+      const platforms::Topology topology(platform, workers);
+      for (const CollectiveAlgorithm& algorithm : collective_algorithms())
+        for (const bool skew : {false, true}) {
+          if (n == 64 && !skew) continue;
+          INFO(platform.name << " n = " << n << " " << operation_name(algorithm.operation) << " " << algorithm.name << " skew " << skew);
+          const bool gather = algorithm.operation == Operation::all_gather;
+          const auto program =
+              algorithm.make(gather ? unequal(n, 7, 2000000) : std::vector<std::uint64_t>(n, 1000004), gather ? 0 : workers / 2);
+          const auto start = skew ? skewed(n, 5, 1e-3) : together(n);
+          if (!recurrence_is_exact(*program, topology)) {
+            CHECK(algorithm.operation == Operation::broadcast);
+            CHECK_THROWS_AS(recurrence->time(*program, start), InputError);
+            continue;
+          }
+          const CollectiveTiming a = recurrence->time(*program, start), b = simgrid->time(*program, start);
+          REQUIRE(difference(a, b) < 1e-12);
+          REQUIRE(a.bytes_sent == b.bytes_sent);
+          REQUIRE(a.messages == b.messages);
+          ++compared;
+        }
+    }
+  CHECK(compared > 150);
+}
+
+TEST_CASE("A ring is timed the same when its steps are walked") {
+  for (const Platform& platform : {shipped("crossbar-25g"), nodes_of(4, 1)})
+    for (const std::size_t n : {1, 2, 3, 7, 32}) {
+      const auto network = make_network("recurrence", platform, static_cast<std::int64_t>(n));
+      for (const auto& program : {make(Operation::all_gather, "ring", unequal(n, 3, 100000)),
+                                  make(Operation::all_reduce, "ring", std::vector<std::uint64_t>(n, 12347)),
+                                  make(Operation::reduce_scatter, "ring", std::vector<std::uint64_t>(n, 12347))}) {
+        const auto start = skewed(n, 11, 1e-4);
+        const CollectiveTiming fast = network->time(*program, start), slow = network->time(Plain(*program), start);
+        CHECK(fast.end_s == slow.end_s);
+        CHECK(fast.bytes_sent == slow.bytes_sent);
+        CHECK(fast.messages == slow.messages);
+      }
+    }
+}
+
+TEST_CASE("Messages that share a NIC share its bandwidth, and only SimGrid times them") {
+  const Platform platform = nodes_of(2, 1);
+  // 0 and 1 are one node, 2 and 3 the other: 0 -> 2 and 1 -> 3 at the same time.
+  const std::uint64_t m = 5000000;
+  const Script pairs({{step_of({{2, m, 0, 1}}, {})}, {step_of({{3, m, 1, 1}}, {})}, {step_of({}, {0})}, {step_of({}, {1})}});
+  const platforms::Topology topology(platform, 4);
+  CHECK_FALSE(recurrence_is_exact(pairs, topology));
+  const auto automatic = make_network("auto", platform, 4);
+  const CollectiveTiming timing = automatic->time(pairs, together(4));
+  CHECK(timing.network == "simgrid");
+  for (const double end : timing.end_s) CHECK(std::abs(end - (6e-6 + 2 * 5e6 / 10e9)) < 1e-9 * end);
+  CHECK_THROWS_WITH(make_network("recurrence", platform, 4)->time(pairs, together(4)), ContainsSubstring("share links"));
+  // With a NIC for each device they do not share anything.
+  const Platform rails = nodes_of(2, 2);
+  CHECK(recurrence_is_exact(pairs, platforms::Topology(rails, 4)));
+  const CollectiveTiming alone = make_network("auto", rails, 4)->time(pairs, together(4));
+  CHECK(alone.network == "recurrence");
+  for (const double end : alone.end_s) CHECK(is(end, 6e-6 + 5e6 / 10e9));
+  // The broadcast on the shipped platform: eight workers of the first node send to the second one in its fourth round.
+  const auto broadcast = make(Operation::broadcast, "binomial", std::vector<std::uint64_t>(16, 1000000));
+  const CollectiveTiming shared = make_network("auto", shipped("nvlink8-ib"), 16)->time(*broadcast, together(16));
+  CHECK(shared.network == "simgrid");
+  const double inside = 3 * (3.4e-6 + 1e6 / 130e9), across = 4.9e-6 + 8 * 1e6 / 11e9;
+  CHECK(std::abs(last(shared) - (inside + across)) < 1e-9 * last(shared));
+}
+
+TEST_CASE("The recurrence is used only where no two messages can meet") {
+  const Platform crossbar = shipped("crossbar-100g"), nodes = nodes_of(2, 1);
+  const platforms::Topology flat(crossbar, 4), node(nodes, 4);
+  const Transfer to1{1, 10, 0, 1}, to2{2, 10, 0, 1}, to3{3, 10, 0, 1};
+  // One sender, one message after another: exact. The same messages at once share the sender's link.
+  const Script in_turn(
+      {{step_of({to1}, {}), step_of({to2}, {}), step_of({to3}, {})}, {step_of({}, {0})}, {step_of({}, {0})}, {step_of({}, {0})}});
+  const Script at_once({{step_of({to1, to2, to3}, {})}, {step_of({}, {0})}, {step_of({}, {0})}, {step_of({}, {0})}});
+  CHECK(recurrence_is_exact(in_turn, flat));
+  CHECK(recurrence_is_exact(in_turn, node));
+  CHECK_FALSE(recurrence_is_exact(at_once, flat));
+  const auto simgrid = make_network("simgrid", crossbar, 4);
+  CHECK(is(last(simgrid->time(in_turn, together(4))), 3 * (4e-6 + 10 / 11e9)));
+  CHECK(is(last(simgrid->time(at_once, together(4))), 4e-6 + 30 / 11e9));
+  // One receiver, the same.
+  const Transfer to0{0, 10, 0, 1};
+  const Script fan_in(
+      {{step_of({}, {1}), step_of({}, {2}), step_of({}, {3})}, {step_of({to0}, {})}, {step_of({to0}, {})}, {step_of({to0}, {})}});
+  const Script fan_in_at_once({{step_of({}, {1, 2, 3})}, {step_of({to0}, {})}, {step_of({to0}, {})}, {step_of({to0}, {})}});
+  CHECK(recurrence_is_exact(fan_in, flat));
+  CHECK_FALSE(recurrence_is_exact(fan_in_at_once, flat));
+  CHECK(is(last(simgrid->time(fan_in, together(4))), 3 * (4e-6 + 10 / 11e9)));
+  // Two senders and two receivers over one NIC, in neighbouring steps: they may meet when starts differ.
+  const Script later({{step_of({to2}, {})}, {step_of({to3}, {})}, {step_of({}, {0})}, {step_of({}, {1})}});
+  CHECK_FALSE(recurrence_is_exact(later, node));
+  CHECK(recurrence_is_exact(later, flat));
+  // A ring in rank order crosses each NIC once; every second worker next to each other does not.
+  CHECK(recurrence_is_exact(*make(Operation::all_gather, "ring", std::vector<std::uint64_t>(4, 8)), node));
+  const auto hop = [](std::int64_t to, std::int64_t from) { return std::vector<Step>{step_of({{to, 8, 0, 1}}, {from})}; };
+  CHECK_FALSE(recurrence_is_exact(Script({hop(2, 3), hop(3, 2), hop(1, 0), hop(0, 1)}), node));
+}
+
+TEST_CASE("Messages between two workers are matched in order, whenever they meet") {
+  const Platform crossbar = shipped("crossbar-100g");
+  // Worker 0 sends 100 then 200 bytes to 1, which first hears from 2, late.
+  const Script program({{step_of({{1, 100, 0, 1}}, {}), step_of({{1, 200, 0, 1}}, {})},
+                        {step_of({}, {2}), step_of({}, {0}), step_of({}, {0})},
+                        {step_of({{1, 300, 0, 1}}, {})}});
+  const std::vector<double> start{0, 0, 1e-3};
+  const double first = 1e-3 + 4e-6 + 300 / 11e9, second = first + 4e-6 + 100 / 11e9, third = second + 4e-6 + 200 / 11e9;
+  for (const std::string name : {"recurrence", "simgrid"}) {
+    const CollectiveTiming timing = make_network(name, crossbar, 3)->time(program, start);
+    CHECK(is(timing.end_s[0], third));
+    CHECK(is(timing.end_s[1], third));
+    CHECK(is(timing.end_s[2], first));
+    CHECK(timing.bytes_sent == std::vector<std::uint64_t>{300, 0, 300});
+    CHECK(timing.messages == 3);
+  }
+}
+
+TEST_CASE("A program that cannot end says who waits on whom") {
+  const Platform crossbar = shipped("crossbar-100g");
+  const Script stuck({{step_of({}, {1}), step_of({{1, 8, 0, 1}}, {})}, {step_of({}, {0}), step_of({{0, 8, 0, 1}}, {})}});
+  const Script unheard({{step_of({{1, 8, 0, 1}}, {})}, {}});
+  const Script self({{step_of({{0, 8, 0, 1}}, {0})}, {}});
+  for (const std::string name : {"recurrence", "simgrid"}) {
+    const auto network = make_network(name, crossbar, 2);
+    CHECK_THROWS_WITH(network->time(stuck, together(2)), ContainsSubstring("worker 0 in step 0 waits for a message from worker 1") &&
+                                                             ContainsSubstring("worker 1 in step 0 waits for a message from worker 0"));
+    CHECK_THROWS_WITH(network->time(unheard, together(2)),
+                      ContainsSubstring("worker 0 in step 0 waits for worker 1 to receive its message"));
+    CHECK_THROWS_AS(network->time(self, together(2)), RunError);
+    CHECK_THROWS_AS(network->time(unheard, together(3)), RunError);
+    CHECK_THROWS_AS(network->time(unheard, std::vector<double>{0, -1}), RunError);
+    CHECK_THROWS_AS(network->time(unheard, std::vector<double>{0, std::nan("")}), RunError);
+    // The network still works.
+    CHECK(is(last(network->time(*make(Operation::all_gather, "ring", {11, 11}), together(2))), 4e-6 + 1e-9));
+  }
+}
+
+TEST_CASE("A simulation that aborts fails alone") {
+  const auto network = make_network("simgrid", shipped("crossbar-100g"), 4);
+  const auto program = make(Operation::broadcast, "binomial", std::vector<std::uint64_t>(4, 8));
+  CHECK_THROWS_WITH(network->time(Aborting(*program), together(4)), ContainsSubstring("ended early (signal Aborted)"));
+  CHECK(is(last(network->time(*program, together(4))), 2 * (4e-6 + 8 / 11e9)));
+}
+
+TEST_CASE("A simulation does not depend on what ran before it") {
+  const Platform platform = nodes_of(4, 2);
+  const auto first = make(Operation::all_gather, "ring", unequal(16, 1, 1000000));
+  const auto other = make(Operation::broadcast, "binomial", std::vector<std::uint64_t>(16, 70000001));
+  const auto start = skewed(16, 2, 1e-4);
+  const auto a = make_network("simgrid", platform, 16), b = make_network("simgrid", shipped("crossbar-100g"), 16);
+  const CollectiveTiming alone = a->time(*first, start);
+  b->time(*other, together(16));
+  a->time(*other, together(16));
+  const auto again = make_network("simgrid", platform, 16)->time(*first, start);
+  CHECK(alone.end_s == again.end_s);
+  CHECK(a->time(*first, start).end_s == alone.end_s);  // from the memo
+  // The memo tells sizes, starts and programs apart.
+  const auto larger = make(Operation::all_gather, "ring", unequal(16, 1, 2000000));
+  CHECK(last(a->time(*larger, start)) > last(alone));
+  auto late = start;
+  late[3] += 1e-3;
+  CHECK(last(a->time(*first, late)) > last(alone));
+  CHECK(is(last(a->time(Plain(*first), start)), last(alone)));
+  // Everyone later by the same time: so is the end.
+  auto shifted = start;
+  for (double& s : shifted) s += 0.25;
+  CHECK(std::abs(last(a->time(*first, shifted)) - 0.25 - last(alone)) < 1e-14);
+}
+
+TEST_CASE("More bytes never end earlier") {
+  for (const Platform& platform : {shipped("crossbar-100g"), shipped("nvlink8-ib")})
+    for (const CollectiveAlgorithm& algorithm : collective_algorithms()) {
+      const auto network = make_network("auto", platform, 24);
+      double before = 0;
+      for (const std::uint64_t m : {0, 1, 1000, 4000, 100000, 100004, 5000000}) {
+        const double now = last(network->time(*algorithm.make(std::vector<std::uint64_t>(24, m), 0), together(24)));
+        INFO(platform.name << " " << operation_name(algorithm.operation) << " " << algorithm.name << " " << m);
+        CHECK(now >= before);
+        before = now;
+      }
+      CHECK(before > 2 * last(network->time(*algorithm.make(std::vector<std::uint64_t>(24, 1000), 0), together(24))));
+    }
+}
+
+TEST_CASE("Unknown networks are refused") {
+  CHECK_THROWS_WITH(make_network("fast", shipped("crossbar-100g"), 2),
+                    "network: expected one of auto, recurrence, simgrid, found \"fast\"");
+  CHECK_THROWS_AS(make_network("auto", shipped("crossbar-100g"), 0), InputError);
+}
+
+TEST_CASE("The collective command answers with times and bytes") {
+  CollectiveRequest request;
+  request.platform = "crossbar-100g";
+  request.workers = 4;
+  request.operation = "all_gather";
+  request.bytes = {11000, 0, 22000, 11000};
+  request.start_s = {1, 1, 1.5, 1};
+  const Json answer = run_collective(request);
+  CHECK(answer.at("network") == "recurrence");
+  CHECK(answer.at("algorithm") == "ring");
+  CHECK(answer.at("messages") == 12);
+  CHECK(answer.at("bytes_sent") == Json({44000, 22000, 33000, 33000}));
+  CHECK(answer.at("end_s").size() == 4);
+  CHECK(answer.at("time_s").get<double>() == Approx(0.5 + 3 * (4e-6 + 2e-6)).epsilon(1e-10));
+  request.network = "simgrid";
+  const Json reference = run_collective(request);
+  CHECK(reference.at("network") == "simgrid");
+  CHECK(reference.at("time_s").get<double>() == Approx(answer.at("time_s").get<double>()).epsilon(1e-12));
+  const auto refused = [&](const std::function<void(CollectiveRequest&)>& change, const std::string& message) {
+    CollectiveRequest bad = request;
+    change(bad);
+    CHECK_THROWS_WITH(run_collective(bad), ContainsSubstring(message));
+  };
+  refused([](CollectiveRequest& r) { r.workers = 0; }, "workers: expected at least 1, found 0");
+  refused([](CollectiveRequest& r) { r.bytes = {1, 2}; }, "bytes: expected one number, or 4 (one per worker), found 2");
+  refused([](CollectiveRequest& r) { r.bytes = {}; }, "bytes: expected one number");
+  refused([](CollectiveRequest& r) { r.start_s = {0, 0, 0}; }, "start_s: expected one number");
+  refused([](CollectiveRequest& r) { r.start_s = {-1}; }, "start_s: expected finite numbers >= 0, found -1");
+  refused([](CollectiveRequest& r) { r.start_s = {INFINITY}; }, "start_s: expected finite numbers >= 0, found inf");
+  refused([](CollectiveRequest& r) { r.operation = "gather"; }, "operation: expected one of all_gather");
+  refused([](CollectiveRequest& r) { r.algorithm = "best"; }, "algorithm of all_gather: expected one of ring, ring_padded");
+  refused([](CollectiveRequest& r) { r.platform = "nowhere"; }, "platform: expected");
+  refused([](CollectiveRequest& r) { r.network = "none"; }, "network: expected one of auto");
+  refused([](CollectiveRequest& r) { r.root = 1; }, "root: expected 0");
+}
