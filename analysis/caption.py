@@ -1,0 +1,82 @@
+"""Sentences that captions share: every parameter, and for every number whether it is measured, modelled, assumed or projected."""
+from analysis import style
+
+NETWORKS = {"simgrid": "SimGrid", "recurrence": "the max-plus recurrence over the message graph"}
+
+
+def number(value):
+    return f"{value:.10g}"
+
+
+def listing(values):
+    values = [str(v) for v in dict.fromkeys(values)]
+    return values[0] if len(values) == 1 else ", ".join(values[:-1]) + " and " + values[-1] if values else "none"
+
+
+def facets(slices, dense=True):
+    """The fixed parameters of what is drawn: trace, density, workers, platform, profile, all-gather, seeds."""
+    rows = [row for one in slices for row in one.rows(dense)]
+    parts = ["Trace: " + listing(one.facets["trace"] for one in slices),
+             "density wanted: " + listing(number(one.facets["density"]) for one in slices),
+             "workers: n = " + ", ".join(str(n) for n in sorted({n for one in slices for n in one.workers(dense)}))]
+    for key, label in (("platform", "platform"), ("profile", "kernel profile"), ("all_gather", "all-gather")):
+        values = [one.facets[key] for one in slices if one.facets.get(key)]
+        if values:
+            parts.append(f"{label}: {listing(values)}")
+    parts.append("seed: " + listing(sorted({row.seed for row in rows})))
+    return "; ".join(parts) + "."
+
+
+def series(slices, dense=True):
+    """Which sparsifiers with which parameters (those that differ from their defaults)."""
+    names = style.order({key for one in slices for key in (one.curves if dense else one.sparse())})
+    return "Sparsifiers: " + ", ".join(name if text == "{}" else f"{name} {text}" for name, text in names) + " (other parameters at their defaults)."
+
+
+def iterations(slices, what=None):
+    """How many iterations and seeds a value is the mean of, and what `what` (bands, whiskers) spans."""
+    counts = listing(sorted({row.iterations for one in slices for row in one.rows()}))
+    seeds = max(len(point.rows) for one in slices for points in one.curves.values() for point in points)
+    text = f"Values are means over {counts} recorded iterations" + (f" and {seeds} seeds" if seeds > 1 else "")
+    if what and seeds > 1:
+        text += f"; {what} reach from the lowest 5 % to the highest 95 % quantile over iterations of any seed"
+    elif what:
+        text += f"; {what} span the 5 % to 95 % quantiles over iterations"
+    return text + "."
+
+
+def counts(slices):
+    """Origin of the counts: captured or projected, and how far that was validated."""
+    rows = [row for one in slices for row in one.rows(dense=False)] or [row for one in slices for row in one.rows()]
+    text = ""
+    captured = sorted({row.workers for row in rows if row.status == "captured"})
+    workers = listing(sorted({one.facets["captured_workers"] for one in slices}))
+    if captured:
+        text += f"Counts for n = {listing(captured)} come from the replay of captured workers' gradients (W = {workers}). "
+    for status, words in (("projected", "inside the range validated against captured workers"),
+                          ("unvalidated", "beyond the range validated against captured workers")):
+        found = [row for row in rows if row.status == status]
+        if found:
+            text += (f"Counts for n = {listing(sorted({row.workers for row in found}))} are projected from W = {workers} captured workers "
+                     f"(expansion: {listing(sorted({row.expansion for row in found}))}), {words}. ")
+    return text.strip()
+
+
+def times(slices):
+    """Origin of the times: kernels, forward and backward pass, network."""
+    rows = [row for one in slices for row in one.rows()]
+    sparse = [row for one in slices for row in one.rows(dense=False)] or rows
+    networks = sorted({part for row in rows for part in row.network.split("+")})
+    return ("Selection kernel times: " + listing(sorted({row.kernel_times_origin for row in sparse}))
+            + ". Forward and backward times: " + listing(sorted({row.compute_times_origin for row in rows}))
+            + ". Communication times are modelled: message by message on the platform description, timed by "
+            + listing(NETWORKS.get(network, network) for network in networks)
+            + ". Every iteration time is therefore a model's, not measured on a cluster of n workers.")
+
+
+def missing(names):
+    return "Not drawn, for want of positive finite values: " + listing(names) + "." if names else ""
+
+
+def join(*parts):
+    return "\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Draws the figures of a result directory into RESULT_DIR/figures/: NAME.pdf, NAME.svg, NAME.png, NAME.csv (exactly what is drawn) and
+NAME.txt (the caption). Exit status: 0 done, 1 the figures could not be made, 2 wrong input or usage."""
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.dont_write_bytecode = True
+
+from analysis import results as result_files  # noqa: E402
+from analysis.figures import REGISTRY  # noqa: E402
+
+FORMATS = ("pdf", "svg", "png")
+OLDEST_MATPLOTLIB = (3, 6)
+
+
+class Failure(Exception):
+    """Right input, but the figures cannot be made; str() is the line the user sees."""
+
+
+class Arguments(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"sparscale: {message} (plot.py --help explains)\n")
+
+
+def formats(text):
+    chosen = text.split(",")
+    for one in chosen:
+        if one not in FORMATS:
+            raise argparse.ArgumentTypeError(f"expected formats out of {','.join(FORMATS)}, found {one!r}")
+    return list(dict.fromkeys(chosen))
+
+
+def parse(arguments):
+    names = [entry.name for entry in REGISTRY]
+    parser = Arguments(prog="plot.py", description="Draws the figures of a result directory.",
+                       epilog="Example: plot.py results/scaling --figure build_up --figure speed_up --format pdf --style single")
+    parser.add_argument("directory", metavar="RESULT_DIR", nargs="?")
+    parser.add_argument("--figure", metavar="NAME", action="append", choices=names, help="draw this figure only; may be repeated")
+    parser.add_argument("--format", type=formats, default=list(FORMATS), help="pdf, svg, png or several joined by commas (default: all)")
+    parser.add_argument("--style", choices=("single", "double"), default="double", help="width: single column 3.3 in, double 7 in (default)")
+    parser.add_argument("--list", action="store_true", help="print the figures as JSON and end")
+    options = parser.parse_args(arguments)
+    if not options.list and options.directory is None:
+        parser.error("expected a RESULT_DIR, found nothing")
+    return options
+
+
+def need_matplotlib():
+    try:
+        import matplotlib
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise Failure(f"figures need matplotlib 3.6 or newer for {sys.executable}: {error}") from None
+    if tuple(int(part) for part in matplotlib.__version__.split(".")[:2]) < OLDEST_MATPLOTLIB:
+        raise Failure(f"figures need matplotlib 3.6 or newer, found {matplotlib.__version__}")
+
+
+def replace(path, write):
+    """Writes through a temporary name, so that no half-written file is left under the real one."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def write_bytes(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def cell(value):
+    """A number with as many digits as it has; nothing for None and NaN."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def table(drawing):
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(drawing.columns)
+    for row in drawing.table:
+        writer.writerow([cell(row.get(column)) for column in drawing.columns])
+    return text.getvalue().encode()
+
+
+def save(drawing, name, directory, chosen):
+    from analysis import style
+
+    base = os.path.join(directory, name)
+    written = []
+    for one in chosen:
+        replace(f"{base}.{one}", lambda path: style.save(drawing.figure, path, one))
+        written.append(f"{base}.{one}")
+    for ending, data in (("csv", table(drawing)), ("txt", drawing.caption.encode())):
+        replace(f"{base}.{ending}", lambda path: write_bytes(path, data))
+        written.append(f"{base}.{ending}")
+    return written
+
+
+def run(options):
+    """Draws what was asked for; returns the written files."""
+    loaded = result_files.load(options.directory)
+    need_matplotlib()
+    from analysis import files, style
+
+    wanted = [entry for entry in REGISTRY if not options.figure or entry.name in options.figure]
+    written, empty = [], []
+    for entry in wanted:
+        style.reset()
+        drawings = entry.draw(loaded, options.style)
+        if not drawings:
+            empty.append(entry.name)
+            continue
+        directory = os.path.join(options.directory, "figures")
+        os.makedirs(directory, exist_ok=True)
+        for drawing, name in zip(drawings, files.unique([drawing.name for drawing in drawings])):
+            written += save(drawing, name, directory, options.format)
+    if empty and (options.figure or not written):
+        raise result_files.InputError(loaded.table_file, "", f"rows for the figure {empty[0]}", "none")
+    for name in empty:
+        print(f"sparscale: {name}: nothing to draw in {loaded.table_file}", file=sys.stderr)
+    return written
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    if options.list:
+        print(json.dumps([{"name": e.name, "title": e.title, "description": e.description} for e in REGISTRY], indent=2))
+        return 0
+    try:
+        for path in run(options):
+            print(path)
+    except result_files.InputError as error:
+        print(f"sparscale: {error}", file=sys.stderr)
+        return 2
+    except (Failure, OSError) as error:
+        print(f"sparscale: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""The figures: right numbers, legible, honest, the same bytes every time."""
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import unittest
+
+from support import DirectoryTest, LegibilityTest, PLOT, drawings, plot, plot_process
+
+import fixture
+
+def rows(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def lines_of(axes, colour):
+    from matplotlib.colors import same_color
+
+    return [line for line in axes.lines if same_color(line.get_color(), colour)]
+
+
+class Legibility(LegibilityTest):
+    def test_two_platforms(self):
+        self.assertEqual(self.check_texts(fixture.make(self.path("r"), workers=(2, 16, 64, 256), sparsifiers=("topk", "hard_threshold", "exdyna"))), 9)
+
+
+class Numbers(DirectoryTest):
+    def test_build_up_draws_the_table_and_the_table_is_the_results(self):
+        directory = fixture.make(self.path("r"))
+        drawing, = drawings(directory, "build_up", "double")
+        truth = {(r["sparsifier"], int(r["workers"])): r for r in rows(os.path.join(directory, "results.csv"))
+                 if r["metric_group"] == "selection" and r["platform"] == "hdr-nvlink"}
+        from analysis import style
+
+        for panel, column, axes in (("build_up", "build_up", drawing.figure.axes[0]), ("density", "actual_density", drawing.figure.axes[1])):
+            for name in fixture.SPARSIFIERS:
+                table = [r for r in drawing.table if r["panel"] == panel and r.get("sparsifier") == name]
+                self.assertEqual([r["workers"] for r in table], list(fixture.WORKERS))
+                for r in table:
+                    for key, quantity in (("value", "mean"), ("p05", "p05"), ("p95", "p95")):
+                        self.assertEqual(r[key], float(truth[name, r["workers"]][f"{column}_{quantity}"]))
+                drawn = {}
+                for line in lines_of(axes, style.look(name).colour):
+                    if line.get_marker() not in ("None", None, ""):
+                        drawn.update(zip(line.get_xdata(), line.get_ydata()))
+                self.assertEqual(drawn, {r["workers"]: r["value"] for r in table})
+            self.assertEqual([t for t in axes.get_xticks()], list(fixture.WORKERS))
+            self.assertEqual([t.get_text() for t in axes.get_xticklabels()], [str(n) for n in fixture.WORKERS])
+            self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
+
+    def test_break_even_of_bandwidth(self):
+        drawing, = drawings(fixture.make(self.path("r")), "build_up", "double")
+        curve = {r["workers"]: r["value"] for r in drawing.table if r["curve"] == "bandwidth_break_even"}
+        for n in fixture.WORKERS:
+            # k n + U = N with k = density N.
+            self.assertEqual(curve[n], None if n >= 100 else 1 - 0.01 * n)
+        best, = [r for r in drawing.table if r["curve"] == "break_even_at_best"]
+        self.assertAlmostEqual(best["workers"], 99)
+        self.assertAlmostEqual(1 / (best["workers"] + 1), best["value"])
+
+    def test_captured_solid_projected_dashed_beyond_dotted(self):
+        from analysis import style
+
+        drawing, = drawings(fixture.make(self.path("r")), "build_up", "double")
+        axes = drawing.figure.axes[0]
+        pieces, filled = {}, {}
+        for line in lines_of(axes, style.look("topk").colour):
+            x = list(line.get_xdata())
+            if line.get_marker() in ("None", None, ""):
+                pieces[x[0], x[1]] = line._unscaled_dash_pattern if hasattr(line, "_unscaled_dash_pattern") else line._us_dashOffset
+            else:
+                for n in x:
+                    filled[n] = line.get_markerfacecolor() != "white"
+        self.assertEqual({n for n in filled if filled[n]}, {2, 4, 8, 16})
+        self.assertEqual({n for n in filled if not filled[n]}, {32, 64, 128, 256})
+        kinds = [pieces[a, b] for a, b in zip(fixture.WORKERS, fixture.WORKERS[1:])]
+        self.assertEqual([kinds.index(kind) for kind in kinds], [0, 0, 0, 3, 3, 5, 5])
+        labels = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]
+        for label in ("captured (n ≤ W = 16)", "projected (n > W)", "not validated (shaded)"):
+            self.assertIn(label, labels)
+        shaded = [patch for patch in axes.patches if patch.get_x() == 64] if hasattr(axes.patches[0], "get_x") else \
+            [patch for patch in axes.patches if min(patch.get_xy()[:, 0]) == 64]
+        self.assertEqual(len(shaded), 1)
+
+    def test_all_captured_has_no_word_of_projection(self):
+        directory = fixture.make(self.path("r"), workers=(2, 4, 8, 16))
+        for name in ("build_up", "speed_up"):
+            drawing, = drawings(directory, name, "double")
+            labels = " ".join(text.get_text() for legend in drawing.figure.legends for text in legend.get_texts())
+            self.assertNotIn("projected", labels)
+            self.assertNotIn("validated", labels)
+            self.assertNotIn("are projected from", drawing.caption)
+
+    def test_breakdown_bars_add_up(self):
+        directory = fixture.make(self.path("r"))
+        found = drawings(directory, "breakdown", "double")
+        self.assertEqual([d.name for d in found], ["breakdown-platform_ethernet_10g", "breakdown-platform_hdr_nvlink"])
+        truth = {(r["sparsifier"], int(r["workers"])): r for r in rows(os.path.join(directory, "results.csv"))
+                 if r["metric_group"] == "time" and r["platform"] == "ethernet-10g"}
+        drawing = found[0]
+        names = ["dense", "dense_fp16", *fixture.SPARSIFIERS]
+        for axes, n in zip(drawing.figure.axes, fixture.WORKERS):
+            self.assertIn(f"n = {n},", axes.get_title())
+            self.assertEqual(axes.get_xlim()[0], 0)
+            for place, name in enumerate(names):
+                bars = [p for p in axes.patches if abs(p.get_y() + p.get_height() / 2 - place) < 1e-9]
+                want = [1e3 * float(truth[name, n][phase]) for phase in ("forward_backward_time_s", "selection_time_s", "index_exchange_time_s",
+                                                                         "value_exchange_time_s", "other_time_s")]
+                self.assertEqual([round(b.get_width(), 9) for b in bars], [round(w, 9) for w in want if w > 0])
+                self.assertAlmostEqual(max(b.get_x() + b.get_width() for b in bars), 1e3 * float(truth[name, n]["iteration_time_s_mean"]))
+        self.assertTrue(any(text.get_text().startswith("iteration time (ms)") for text in drawing.figure.texts))
+
+    def test_unit(self):
+        from analysis import style  # noqa: F401
+        from analysis.figures.breakdown import unit
+
+        self.assertEqual([unit(s)[1] for s in (5e-6, 9.99e-4, 1e-3, 0.9, 1.0, 500.0)], ["µs", "µs", "ms", "ms", "s", "s"])
+        self.assertEqual([s * unit(s)[0] for s in (5e-4, 0.5, 5.0)], [500.0, 500.0, 5.0])
+
+    def test_speed_up_and_break_even(self):
+        directory = fixture.make(self.path("r"))
+        drawing, = drawings(directory, "speed_up", "double")
+        truth = {(r["platform"], r["sparsifier"], int(r["workers"])): float(r["speed_up"]) for r in rows(os.path.join(directory, "results.csv"))
+                 if r["metric_group"] == "time"}
+        drawn = {(r["panel"], r["sparsifier"], r["workers"]): r["value"] for r in drawing.table if r["curve"] == "speed_up"}
+        self.assertEqual(drawn, truth)
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)["break_even"]
+        points = {(e["platform"], e["sparsifier"], e["baseline"]): [p["workers"] for p in e["points"]] for e in summary if e["points"]}
+        self.assertGreaterEqual(len(points), 6)
+        marked = {}
+        for r in drawing.table:
+            if r["curve"] == "break_even":
+                marked.setdefault((r["panel"], r["sparsifier"], r["baseline"]), []).append(r["workers"])
+                # On the crossing of both curves: the dense one has the same speed-up there.
+                from analysis.figures.speed_up import on_curve
+                from analysis.results import load, slices
+
+                one = next(s for s in slices(load(directory), "time", ("platform",)) if s.facets["platform"] == r["panel"])
+                self.assertAlmostEqual(r["value"], on_curve(one.curves[r["baseline"], "{}"], r["workers"]), 9)
+        self.assertEqual(marked, points)
+        stars = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "*"]
+        self.assertEqual(sorted(line.get_xdata()[0] for line in stars), sorted(points["ethernet-10g", s, "dense"][0] for s in ("topk", "hard_threshold")))
+        numbers = [text.get_text() for text in drawing.figure.axes[1].texts]
+        self.assertEqual(sorted(numbers), sorted(f"{points['ethernet-10g', s, 'dense'][0]:.1f}" for s in ("topk", "hard_threshold")))
+
+    def test_ranges_of_faster(self):
+        from analysis.figures.speed_up import in_all, wins
+        from analysis.results import BreakEven
+
+        def entry(points, wins_at, loses_at):
+            return BreakEven("p", "q", "topk", "{}", 0.01, "dense", "ring", 1, tuple(points), tuple(wins_at), tuple(loses_at))
+
+        self.assertEqual(wins(entry([], [2, 4], []), 2, 4), [(2, 4)])
+        self.assertEqual(wins(entry([], [], [2, 4]), 2, 4), [])
+        self.assertEqual(wins(entry([3.0], [4], [2]), 2, 4), [(3.0, 4)])
+        self.assertEqual(wins(entry([3.0, 5.5], [2, 8], [4]), 2, 8), [(2, 3.0), (5.5, 8)])
+        self.assertEqual(wins(entry([], [8], []), 8, 8), [(8, 8)])
+        self.assertEqual(in_all([[(2, 9)], [(2, 4), (6, 16)]]), [(2, 4), (6, 9)])
+        self.assertEqual(in_all([[(2, 4)], []]), [])
+
+    def test_no_break_even(self):
+        for number, options in enumerate(({"break_even": False}, {"dense": ()})):
+            directory = fixture.make(self.path(f"r{number}"), platforms=("hdr-nvlink",), **options)
+            drawing, = drawings(directory, "speed_up", "double")
+            self.assertEqual(len(drawing.figure.axes), 1)
+            self.assertIn("there is none in these results", drawing.caption)
+            self.assertEqual([r for r in drawing.table if r["curve"] == "break_even"], [])
+
+    def test_seeds_are_averaged(self):
+        directory = fixture.make(self.path("r"), seeds=(1, 2, 3), platforms=("hdr-nvlink",))
+        drawing, = drawings(directory, "build_up", "double")
+        mine = [r for r in rows(os.path.join(directory, "results.csv")) if r["metric_group"] == "selection" and r["sparsifier"] == "topk" and r["workers"] == "4"]
+        self.assertEqual(len(mine), 3)
+        point, = [r for r in drawing.table if (r["panel"], r.get("sparsifier"), r["workers"]) == ("build_up", "topk", 4)]
+        self.assertAlmostEqual(point["value"], sum(float(r["build_up_mean"]) for r in mine) / 3)
+        self.assertEqual(point["p05"], min(float(r["build_up_p05"]) for r in mine))
+        self.assertEqual(point["p95"], max(float(r["build_up_p95"]) for r in mine))
+        self.assertEqual(point["seeds"], 3)
+        self.assertIn("and 3 seeds", drawing.caption)
+        self.assertEqual(len(drawings(directory, "speed_up", "single")), 1)
+
+    def test_a_file_for_every_combination(self):
+        directory = fixture.make(self.path("r"), densities=(0.1, 0.01), profiles=("a100", "h100"), workers=(2, 32), sparsifiers=("topk",))
+        names = [d.name for d in drawings(directory, "breakdown", "double")]
+        self.assertEqual(len(names), 8)
+        self.assertEqual(len(set(names)), 8)
+        self.assertIn("breakdown-density_0.01-platform_hdr_nvlink-profile_h100", names)
+        self.assertEqual([d.name for d in drawings(directory, "build_up", "double")], ["build_up"])
+        self.assertEqual([d.name for d in drawings(directory, "build_up", "single")], ["build_up-density_0.1", "build_up-density_0.01"])
+        # The baselines, which have density 1 and stand in the results once, are in every one.
+        for drawing in drawings(directory, "speed_up", "double"):
+            self.assertEqual(len([r for r in drawing.table if r.get("sparsifier") == "dense" and r["curve"] == "speed_up"]), 2 * 2)
+
+    def test_expansions_share_the_captured_points(self):
+        def both(row):
+            return row
+
+        first, second = fixture.make(self.path("a"), sparsifiers=("topk",), platforms=("hdr-nvlink",), change=both), self.path("b")
+
+        def boot(row):
+            if row["counts_origin"] == "projected":
+                row["expansion"] = "boot"
+                for column in ("build_up_mean", "build_up_p95"):
+                    row[column] = row[column] and repr(float(row[column]) * 1.1)
+            return row
+
+        fixture.make(second, sparsifiers=("topk",), platforms=("hdr-nvlink",), change=boot)
+        with open(os.path.join(second, "results.csv"), encoding="utf-8") as file:
+            more = file.read().split("\n", 1)[1]
+        with open(os.path.join(first, "results.csv"), "a", encoding="utf-8") as file:
+            file.write(more)
+        found = drawings(first, "build_up", "double")
+        self.assertEqual([d.name for d in found], ["build_up-expansion_hybrid", "build_up-expansion_boot"])
+        values = [[r["value"] for r in d.table if r["panel"] == "build_up" and r.get("sparsifier") == "topk"] for d in found]
+        self.assertEqual([len(v) for v in values], [8, 8])
+        self.assertEqual(values[0][:4], values[1][:4])
+        self.assertNotEqual(values[0][4:], values[1][4:])
+
+    def test_empty_and_nan_are_gaps(self):
+        def holes(row):
+            if row["metric_group"] == "selection" and row["sparsifier"] == "sage" and row["workers"] == 8:
+                for column in ("build_up_mean", "build_up_p05", "build_up_p95"):
+                    row[column] = "nan"
+            if row["metric_group"] == "selection" and row["sparsifier"] == "deft":
+                for column in fixture.SELECTION:
+                    row[column] = ""
+            if row["metric_group"] == "time" and row["sparsifier"] == "deft":
+                for column in fixture.TIME:
+                    row[column] = ""
+            return row
+
+        directory = fixture.make(self.path("r"), change=holes, platforms=("hdr-nvlink",))
+        drawing, = drawings(directory, "build_up", "double")
+        point, = [r for r in drawing.table if (r["panel"], r.get("sparsifier"), r["workers"]) == ("build_up", "sage", 8)]
+        self.assertTrue(math.isnan(point["value"]))
+        from analysis import style
+
+        xs = {x for line in lines_of(drawing.figure.axes[0], style.look("sage").colour) for x in line.get_xdata()}
+        self.assertEqual(xs, set(fixture.WORKERS) - {8})
+        self.assertIn("DEFT, build-up U/k, density 0.01", drawing.caption)
+        self.assertEqual(plot(directory, "--format", "png")[0], 0)
+        cells = [r for r in rows(os.path.join(directory, "figures", "build_up.csv")) if r["sparsifier"] == "sage" and r["workers"] == "8"]
+        self.assertEqual([r["value"] == "" for r in cells], [True, False])
+
+
+class Looks(unittest.TestCase):
+    def test_no_two_sparsifiers_look_alike(self):
+        from analysis import style
+
+        names = list(style._KNOWN)
+        self.assertEqual(len(names), 20)
+        self.assertEqual(len({(style.look(n).colour, style.look(n).marker) for n in names}), len(names))
+        self.assertEqual(len({style.look(n).label for n in names}), len(names))
+        self.assertEqual((style.look("topk").colour, style.look("topk").marker), (style.VERMILLION, "o"))
+        unknown = style.look("my_own")
+        self.assertEqual(unknown, style.look("my_own"))
+        self.assertNotIn((unknown.colour, unknown.marker), {(style.look(n).colour, style.look(n).marker) for n in names})
+
+    def test_variants_differ_and_name_what_differs(self):
+        from analysis import style
+
+        looks = style.looks([("topk", "{}"), ("topk", '{"a":1,"b":2}'), ("topk", '{"a":1,"b":3}'), ("dgc", '{"a":1}')])
+        self.assertEqual([look.label for look in looks.values()], ["Top-k", "Top-k (a = 1, b = 2)", "Top-k (a = 1, b = 3)", "DGC"])
+        self.assertEqual(len({look.colour for look in looks.values()}), 4)
+
+
+class Files(DirectoryTest):
+    def test_same_input_same_bytes(self):
+        first, second = (fixture.make(self.path(name), workers=(2, 16, 64, 128), platforms=("ethernet-10g",)) for name in ("a", "b"))
+        for directory, seed, zone in ((first, "1", "UTC"), (second, "2", "Asia/Tokyo")):
+            done = plot_process(directory, PYTHONHASHSEED=seed, TZ=zone, SOURCE_DATE_EPOCH="1" + seed)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        names = sorted(os.listdir(os.path.join(first, "figures")))
+        self.assertEqual(names, sorted(f"{name}.{ending}" for name in ("build_up", "breakdown", "speed_up") for ending in ("pdf", "svg", "png", "csv", "txt")))
+        self.assertEqual(names, sorted(os.listdir(os.path.join(second, "figures"))))
+        for name in names:
+            with open(os.path.join(first, "figures", name), "rb") as a, open(os.path.join(second, "figures", name), "rb") as b:
+                data = a.read()
+                self.assertGreater(len(data), 300)
+                self.assertTrue(data == b.read(), name)
+                if name.endswith(".pdf"):
+                    self.assertIn(b"/Type /Font", data)
+                    self.assertNotIn(b"/Type3", data)
+                if name.endswith((".pdf", ".svg")):
+                    self.assertNotIn(b"Date", data)
+
+    def test_choice_of_figure_and_format(self):
+        directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",), sparsifiers=("topk",))
+        status, out, err = plot(directory, "--figure", "speed_up", "--format", "svg", "--style", "single")
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(sorted(os.listdir(os.path.join(directory, "figures"))), ["speed_up.csv", "speed_up.svg", "speed_up.txt"])
+        self.assertEqual(out.split(), [os.path.join(directory, "figures", f"speed_up.{e}") for e in ("svg", "csv", "txt")])
+
+    def test_captions_name_everything(self):
+        directory = fixture.make(self.path("r"))
+        for name in ("build_up", "breakdown", "speed_up"):
+            text = drawings(directory, name, "double")[0].caption
+            for word in ("fixture-lstm", "density wanted: 0.01", "2, 4, 8, 16, 32, 64, 128, 256", "W = 16", "hybrid", "20 recorded iterations", "seed: 1",
+                         "beyond the range validated"):
+                self.assertIn(word, text, name)
+            for word in () if name == "build_up" else ("ethernet-10g", "a100-cuda", "measured", "assumed (fixture)", "SimGrid", "ring"):
+                self.assertIn(word, text, name)
+        self.assertIn("5 % to 95 %", drawings(directory, "build_up", "double")[0].caption)
+
+    def test_list_needs_no_matplotlib(self):
+        program = ("import sys; sys.modules['matplotlib'] = None; sys.modules['numpy'] = None; sys.argv = ['plot.py', '--list'];"
+                   f"import runpy; runpy.run_path({PLOT!r}, run_name='__main__')")
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        figures = json.loads(done.stdout)
+        self.assertEqual([f["name"] for f in figures], ["build_up", "breakdown", "speed_up"])
+        self.assertTrue(all(set(f) == {"name", "title", "description"} and all(f.values()) for f in figures))
+
+    def test_without_matplotlib_one_line(self):
+        directory = fixture.make(self.path("r"), workers=(2,), platforms=("hdr-nvlink",), sparsifiers=("topk",))
+        program = (f"import sys; sys.modules['matplotlib'] = None; sys.argv = ['plot.py', {directory!r}];"
+                   f"import runpy; runpy.run_path({PLOT!r}, run_name='__main__')")
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^sparscale: figures need matplotlib 3.6 or newer[^\n]*\n$")
+        self.assertFalse(os.path.exists(os.path.join(directory, "figures")))
+
+
+if __name__ == "__main__":
+    unittest.main()
