@@ -1,1 +1,458 @@
 #include "traces/expansion.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "traces/row_activity.hpp"
+
+namespace sparscale::traces {
+namespace {
+
+// Positions around t that samples come from: enough of them, and the mean gradient has hardly moved.
+constexpr std::int64_t window_positions = 31;
+constexpr std::int64_t least_shift = 8, largest_shift = 64;   // ranks
+constexpr std::int64_t bin_elements = 64, largest_bins = 16;  // of the energy correction
+// What was compared with captured workers.
+constexpr std::int64_t validated_ratio = 16, validated_workers = 4;
+
+std::uint64_t u64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+class CapturedSource final : public GradientSource {
+ public:
+  CapturedSource(Trace trace, std::int64_t workers) : trace_(std::move(trace)), workers_(workers) {}
+  std::int64_t workers() const override { return workers_; }
+  std::int64_t gradients() const override { return trace_.gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override {
+    return trace_.gradient(position(iteration), worker);
+  }
+
+ private:
+  Trace trace_;
+  std::int64_t workers_;
+};
+
+struct Sample {
+  std::int64_t position = 0, worker = 0;
+};
+
+// At every iteration a fresh permutation of the captured (position, worker) pairs: no two virtual workers share one.
+class Pool {
+ public:
+  Pool(std::int64_t positions, std::int64_t captured, std::int64_t workers, std::uint64_t seed)
+      : positions_(positions), captured_(captured), seed_(seed) {
+    span_ = std::min(positions, std::max(window_positions, (2 * workers + captured - 1) / captured));
+  }
+
+  /// The sample number `index` of `iteration`; `others`: none of the iteration's own position (where the captured workers stand).
+  Sample draw(std::int64_t iteration, std::int64_t index, bool others) {
+    const std::int64_t own = iteration % positions_;
+    const std::int64_t first = std::clamp<std::int64_t>(own - span_ / 2, 0, positions_ - span_);
+    others = others && span_ > 1;
+    const std::int64_t pool = (others ? span_ - 1 : span_) * captured_;
+    if (iteration != iteration_ || others != others_) {
+      rounds_.clear();
+      iteration_ = iteration;
+      others_ = others;
+    }
+    // More workers than samples: a further permutation.
+    while (static_cast<std::int64_t>(rounds_.size()) <= index / pool) {
+      Random random(stream_key(seed_, "expansion samples", {u64(iteration), rounds_.size()}));
+      rounds_.push_back(random_permutation(pool, random));
+    }
+    const std::int64_t chosen = rounds_[size(index / pool)][size(index % pool)];
+    std::int64_t position = first + chosen / captured_;
+    if (others && position >= own) ++position;
+    return {position, chosen % captured_};
+  }
+
+ private:
+  std::int64_t positions_, captured_, span_ = 0;
+  std::uint64_t seed_;
+  std::int64_t iteration_ = -1;
+  bool others_ = false;
+  std::vector<std::vector<std::int64_t>> rounds_;
+};
+
+class BootSource final : public GradientSource {
+ public:
+  BootSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed)
+      : trace_(std::move(trace)), workers_(workers), pool_(trace_.iterations(), captured, workers, seed) {}
+  std::int64_t workers() const override { return workers_; }
+  std::int64_t gradients() const override { return trace_.gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override {
+    const Sample sample = pool_.draw(iteration, worker, false);
+    return trace_.gradient(sample.position, sample.worker);
+  }
+
+ private:
+  Trace trace_;
+  std::int64_t workers_;
+  Pool pool_;
+};
+
+class HybridSource final : public GradientSource {
+ public:
+  HybridSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed, bool generate_all);
+  std::int64_t workers() const override { return workers_; }
+  std::int64_t gradients() const override { return trace_.gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return iteration % positions_; }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override;
+
+ private:
+  struct Run {
+    std::int64_t from = 0, to = 0;  // elements of the layer
+  };
+  // How one layer of a virtual worker is made.
+  struct Plan {
+    std::int64_t offset = 0, elements = 0, width = 0;  // width: elements of a row
+    bool drawn = false;                                // the whole layer is that of the drawn sample
+    std::int64_t group = -1;                           // renamed rows: which classes
+    std::vector<std::int32_t> renamed;                 // rows taken from one captured worker under another name
+    std::vector<Run> dense;                            // the rest: mean + shifted deviation
+    std::int64_t table = 0, pad = 0, least = 0;        // the dense part in a sample's table, its margins, the smallest shift
+  };
+  // The rows of one group that at most half of the captured workers touch in the window, by captured worker and class; the class is the
+  // number of captured workers that touch the row.
+  struct RowClasses {
+    std::int64_t rows = 0;
+    std::vector<std::vector<std::vector<std::int32_t>>> touched, untouched;  // [W][class][]
+  };
+
+  void classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common);
+  void prepare_dense(const Plan& plan);
+  void rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name);
+
+  Trace trace_;
+  std::int64_t captured_, workers_, positions_;
+  std::uint64_t seed_;
+  bool generate_all_;
+  Pool pool_;
+  std::vector<Plan> plans_;
+  std::vector<RowClasses> classes_;
+  std::int64_t table_elements_ = 0;
+  std::vector<float> mean_;                       // [T, N]: energy-corrected mean (dense parts)
+  std::vector<float> deviation_;                  // [N]: standard deviation over workers, of the window
+  std::vector<std::int32_t> slot_;                // [N]: where the element stands in a table
+  std::vector<float> tables_;                     // [T, W, table]: standardised deviations in order of the standard deviation
+  std::vector<float> out_;                        // [N]
+  std::vector<std::vector<std::int32_t>> names_;  // per group: scratch
+  std::vector<std::int32_t> from_, to_;           // scratch
+};
+
+HybridSource::HybridSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed, bool generate_all)
+    : trace_(std::move(trace)),
+      captured_(captured),
+      workers_(workers),
+      positions_(trace_.iterations()),
+      seed_(seed),
+      generate_all_(generate_all),
+      pool_(positions_, captured, workers, seed) {
+  const RowActivity activity = find_row_activity(trace_, captured_);
+  const bool stateful = is_stateful(trace_, activity, captured_);
+  std::vector<std::vector<std::uint8_t>> common(activity.groups.size());
+  if (stateful)
+    for (std::size_t g = 0; g < activity.groups.size(); ++g) classify_rows(activity.groups[g], common[g]);
+  names_.resize(classes_.size());
+
+  for (std::size_t l = 0; l < trace_.info().layers.size(); ++l) {
+    const Layer& layer = trace_.info().layers[l];
+    Plan plan;
+    plan.offset = layer.offset;
+    plan.elements = layer.size;
+    plan.drawn = !stateful && activity.group_of[l] >= 0;
+    // A renamed row has its new name in every layer with as many rows: encoder, decoder and its bias.
+    plan.group = stateful ? activity.same_height[l] : -1;
+    if (plan.group >= 0) {
+      const std::vector<std::uint8_t>& keep = common[size(plan.group)];
+      plan.width = layer.size / static_cast<std::int64_t>(keep.size());
+      for (std::int64_t r = 0; r < static_cast<std::int64_t>(keep.size()); ++r) {
+        if (keep[size(r)] == 0) {
+          plan.renamed.push_back(static_cast<std::int32_t>(r));
+        } else if (!plan.dense.empty() && plan.dense.back().to == r * plan.width) {
+          plan.dense.back().to += plan.width;
+        } else {
+          plan.dense.push_back({r * plan.width, (r + 1) * plan.width});
+        }
+      }
+    } else if (!plan.drawn) {
+      plan.dense.push_back({0, layer.size});
+    }
+    std::int64_t dense = 0;
+    for (const Run& run : plan.dense) dense += run.to - run.from;
+    plan.pad = std::min(largest_shift, dense / 2);
+    plan.least = std::min(least_shift, plan.pad);
+    plan.table = table_elements_;
+    table_elements_ += dense + 2 * plan.pad;
+    plans_.push_back(std::move(plan));
+  }
+  if (table_elements_ > std::numeric_limits<std::int32_t>::max())
+    throw InputError(trace_.directory().string(), "expansion hybrid", "fewer than 2^31 gradients (sample rows of the model)",
+                     std::to_string(trace_.gradients()));
+  const auto n = size(trace_.gradients());
+  mean_.resize(size(positions_) * n);
+  deviation_.resize(n);
+  slot_.resize(n);
+  tables_.resize(size(positions_ * captured_ * table_elements_));
+  out_.resize(n);
+  for (const Plan& plan : plans_)
+    if (!plan.dense.empty()) prepare_dense(plan);
+}
+
+void HybridSource::classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common) {
+  RowClasses classes;
+  classes.rows = group.rows;
+  classes.touched.assign(size(captured_), std::vector<std::vector<std::int32_t>>(size(captured_ + 1)));
+  classes.untouched = classes.touched;
+  common.assign(size(group.rows), 0);
+  std::vector<std::uint8_t> seen(size(captured_));
+  for (std::int64_t r = 0; r < group.rows; ++r) {
+    std::int64_t count = 0;
+    for (std::int64_t w = 0; w < captured_; ++w) {
+      seen[size(w)] = 0;
+      for (std::int64_t t = 0; t < positions_ && seen[size(w)] == 0; ++t) seen[size(w)] = group.at(t, w, r, captured_) ? 1 : 0;
+      count += seen[size(w)];
+    }
+    if (2 * count > captured_) {
+      common[size(r)] = 1;
+      continue;
+    }
+    for (std::int64_t w = 0; w < captured_; ++w)
+      (seen[size(w)] != 0 ? classes.touched : classes.untouched)[size(w)][size(count)].push_back(static_cast<std::int32_t>(r));
+  }
+  classes_.push_back(std::move(classes));
+}
+
+void HybridSource::prepare_dense(const Plan& plan) {
+  std::vector<std::int64_t> element;  // of the layer
+  for (const Run& run : plan.dense)
+    for (std::int64_t i = run.from; i < run.to; ++i) element.push_back(i);
+  const std::size_t count = element.size();
+  const double w_count = static_cast<double>(captured_), t_count = static_cast<double>(positions_);
+  std::vector<double> mean(size(positions_) * count), noise(size(positions_) * count), variance(count);
+  for (std::int64_t t = 0; t < positions_; ++t) {
+    double* m = mean.data() + size(t) * count;
+    double* v = noise.data() + size(t) * count;
+    for (std::int64_t w = 0; w < captured_; ++w) {
+      const float* g = trace_.gradient(t, w).data() + plan.offset;
+      for (std::size_t i = 0; i < count; ++i) m[i] += g[element[i]];
+    }
+    for (std::size_t i = 0; i < count; ++i) m[i] /= w_count;
+    for (std::int64_t w = 0; w < captured_; ++w) {
+      const float* g = trace_.gradient(t, w).data() + plan.offset;
+      for (std::size_t i = 0; i < count; ++i) v[i] += (g[element[i]] - m[i]) * (g[element[i]] - m[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      v[i] /= w_count - 1;
+      variance[i] += v[i] / t_count;
+    }
+  }
+
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return variance[a] != variance[b] ? variance[a] < variance[b] : a < b; });
+  for (std::size_t r = 0; r < count; ++r) {
+    const std::size_t at = size(plan.offset + element[order[r]]);
+    slot_[at] = static_cast<std::int32_t>(plan.table + plan.pad) + static_cast<std::int32_t>(r);
+    deviation_[at] = static_cast<float>(std::sqrt(variance[order[r]]));
+  }
+
+  // The mean of W workers carries their noise / W, the same for every virtual worker: take its energy out, by bins of like deviation.
+  const auto bins = size(std::clamp<std::int64_t>(static_cast<std::int64_t>(count) / bin_elements, 1, largest_bins));
+  for (std::int64_t t = 0; t < positions_; ++t)
+    for (std::size_t b = 0; b < bins; ++b) {
+      double energy = 0, noise_energy = 0;
+      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r) {
+        const std::size_t i = size(t) * count + order[r];
+        energy += mean[i] * mean[i];
+        noise_energy += noise[i] / w_count;
+      }
+      const double factor = energy > 0 ? std::sqrt(std::max(0.0, energy - noise_energy) / energy) : 0.0;
+      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r)
+        mean_[size(t * trace_.gradients() + plan.offset + element[order[r]])] =
+            static_cast<float>(factor * mean[size(t) * count + order[r]]);
+    }
+
+  // Deviations in units of their standard deviation, in its order; the margins mirror the ends, so that a shift needs no test.
+  const double unbiased = std::sqrt(w_count / (w_count - 1));
+  const auto ranks = static_cast<std::int64_t>(count);
+  for (std::int64_t t = 0; t < positions_; ++t)
+    for (std::int64_t w = 0; w < captured_; ++w) {
+      const float* g = trace_.gradient(t, w).data() + plan.offset;
+      float* table = tables_.data() + size((t * captured_ + w) * table_elements_ + plan.table);
+      for (std::int64_t r = -plan.pad; r < ranks + plan.pad; ++r) {
+        const std::size_t i = order[size(r < 0 ? -r - 1 : r >= ranks ? 2 * ranks - 1 - r : r)];
+        table[r + plan.pad] =
+            variance[i] > 0 ? static_cast<float>((g[element[i]] - mean[size(t) * count + i]) * unbiased / std::sqrt(variance[i])) : 0.0F;
+      }
+    }
+}
+
+// Leave one out (Good and Turing): a row that c captured workers touch is, seen from one of these, a row that c - 1 others touch. So a
+// further worker is one that touches rows of class c - 1 which this one does not, as many as this one has of class c.
+void HybridSource::rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name) {
+  name.resize(size(classes.rows));
+  std::iota(name.begin(), name.end(), 0);
+  for (std::int64_t c = 1; 2 * c <= captured_; ++c) {
+    from_ = classes.touched[size(captured_worker)][size(c)];
+    to_ = classes.untouched[size(captured_worker)][size(c - 1)];
+    const std::size_t pairs = std::min(from_.size(), to_.size());
+    for (std::size_t i = 0; i < pairs; ++i) {
+      std::swap(from_[i], from_[i + random.below(from_.size() - i)]);
+      std::swap(to_[i], to_[i + random.below(to_.size() - i)]);
+      name[size(from_[i])] = to_[i];
+      name[size(to_[i])] = from_[i];
+    }
+  }
+}
+
+std::span<const float> HybridSource::gradient(std::int64_t iteration, std::int64_t worker) {
+  const std::int64_t now = position(iteration), pass = iteration / positions_;
+  // The captured workers themselves, but once: in a second pass over the window the same noise would be added again.
+  const bool with_captured = !generate_all_ && pass == 0;
+  if (with_captured && worker < captured_) return trace_.gradient(now, worker);
+  const Sample sample = pool_.draw(iteration, with_captured ? worker - captured_ : worker, with_captured);
+  const float* drawn = trace_.gradient(sample.position, sample.worker).data();
+  const float* table = tables_.data() + size((sample.position * captured_ + sample.worker) * table_elements_);
+  const float* mean = mean_.data() + size(now * trace_.gradients());
+
+  // Renamed rows: one captured worker at another time, with names that stay for the pass.
+  const float* own = nullptr;
+  if (!classes_.empty()) {
+    const std::int64_t source = worker % captured_;
+    std::int64_t shift = 0;
+    if (positions_ > 1) {
+      const std::int64_t choices = std::min(positions_, window_positions) - 1;
+      Random shifts(stream_key(seed_, "expansion time shifts", {u64(pass), u64(source)}));
+      const std::int64_t chosen = random_permutation(choices, shifts)[size(worker / captured_ % choices)];
+      shift = chosen % 2 == 0 ? 1 + chosen / 2 : positions_ - 1 - chosen / 2;  // +1, -1, +2, ...
+    }
+    Random random(stream_key(seed_, "expansion rows", {u64(pass), u64(worker)}));
+    for (std::size_t g = 0; g < classes_.size(); ++g) rename_rows(classes_[g], source, random, names_[g]);
+    own = trace_.gradient((now + shift) % positions_, source).data();
+  }
+
+  Random random(stream_key(seed_, "expansion shifts", {u64(iteration), u64(worker)}));
+  for (const Plan& plan : plans_) {
+    float* out = out_.data() + plan.offset;
+    if (plan.drawn) {
+      std::memcpy(out, drawn + plan.offset, size(plan.elements) * sizeof(float));
+      continue;
+    }
+    for (const std::int32_t row : plan.renamed)
+      std::memcpy(out + row * plan.width, own + plan.offset + names_[size(plan.group)][size(row)] * plan.width,
+                  size(plan.width) * sizeof(float));
+    if (plan.dense.empty()) continue;
+    const std::int64_t distance = plan.least + static_cast<std::int64_t>(random.below(u64(plan.pad - plan.least + 1)));
+    const std::uint64_t signs = random.next();
+    const float sign = (signs & 1) != 0 ? -1.0F : 1.0F;
+    const float* shifted = table + ((signs & 2) != 0 ? -distance : distance);
+    const float* m = mean + plan.offset;
+    const float* deviation = deviation_.data() + plan.offset;
+    const std::int32_t* slot = slot_.data() + plan.offset;
+    for (const Run& run : plan.dense)
+      for (std::int64_t i = run.from; i < run.to; ++i) out[i] = m[i] + sign * deviation[i] * shifted[slot[i]];
+  }
+  return {out_.data(), out_.size()};
+}
+
+std::string ratio_text(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", ratio);
+  return text;
+}
+
+}  // namespace
+
+ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& options) {
+  const auto known = {"auto", "captured", "boot", "hybrid"};
+  if (std::find(known.begin(), known.end(), options.method) == known.end())
+    throw InputError("expansion", "one of auto, captured, boot, hybrid", "\"" + options.method + "\"");
+  if (options.workers < 1 || options.workers > (std::int64_t{1} << 31))
+    throw InputError("workers", "1 to 2^31", std::to_string(options.workers));
+  if (options.captured < 0 || options.captured > trace.workers())
+    throw InputError("captured workers", "1 to " + std::to_string(trace.workers()) + ", the workers in the trace " + trace.info().name,
+                     std::to_string(options.captured));
+  const std::int64_t n = options.workers;
+  ExpansionChoice choice;
+  choice.captured = options.captured > 0 ? options.captured : trace.workers();
+  choice.ratio = static_cast<double>(n) / static_cast<double>(choice.captured);
+  choice.pool = choice.captured * trace.iterations();
+  const std::string captured = std::to_string(choice.captured), pool = std::to_string(choice.pool), workers = std::to_string(n);
+
+  choice.method = options.method;
+  if (options.method == "auto" && n <= choice.captured) choice.method = "captured";
+  if (choice.method == "captured") {
+    if (n > choice.captured) throw InputError("workers", "at most the " + captured + " captured workers with expansion captured", workers);
+    return choice;
+  }
+  const RowActivity activity = find_row_activity(trace, choice.captured);
+  const bool stateful = is_stateful(trace, activity, choice.captured);
+  if (options.method == "auto") {
+    choice.method = activity.groups.empty() && !stateful && choice.pool >= 2 * n ? "boot" : "hybrid";
+    // One worker shows no spread between workers.
+    if (choice.captured == 1) choice.method = "boot";
+  }
+  if (choice.method == "boot" && choice.pool < n)
+    throw InputError("workers",
+                     "at most " + pool + " with expansion boot (" + captured + " captured workers x " + std::to_string(trace.iterations()) +
+                         " iterations: a sample for every worker)",
+                     workers);
+  if (choice.method == "hybrid" && choice.captured < 2) throw InputError("captured workers", "at least 2 for expansion hybrid", captured);
+
+  const auto warn = [&](bool outside, const std::string& text) {
+    choice.validated = choice.validated && !outside;
+    choice.warnings.push_back(text);
+  };
+  if (n > validated_ratio * choice.captured)
+    warn(true, workers + " workers are " + ratio_text(choice.ratio) + " times the " + captured +
+                   " captured ones: expansion was compared with captured workers up to 16 times");
+  if (n > choice.captured && choice.captured < validated_workers)
+    warn(true, "only " + captured + " captured workers: expansion was compared with captured workers from 4 on");
+  if (choice.pool < n)
+    warn(true, "only " + pool + " captured samples (workers x iterations) for " + workers + " workers: build-up is underestimated");
+  else if (choice.pool < 2 * n && n > choice.captured)
+    warn(false,
+         "only " + pool + " captured samples (workers x iterations) for " + workers + " workers: at least twice as many are advised");
+  if (choice.method == "boot" && stateful)
+    warn(false, "boot ignores that a worker's data follow on from iteration to iteration: hybrid was closer for such traces");
+  if (trace.info().data_order == "iid" && !activity.groups.empty() && row_overlap(activity, trace.iterations(), choice.captured).repeats)
+    warn(false, "the trace says that its data are i.i.d., but a worker's rows repeat more than by chance");
+  return choice;
+}
+
+std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions& options) {
+  const ExpansionChoice choice = choose_expansion(trace, options);
+  const std::uint64_t n = u64(trace.gradients()), positions = u64(trace.iterations());
+  const auto pool_entries = checked_multiply(u64(std::max(options.workers, choice.pool)), 2, "expansion samples");
+  std::uint64_t bytes = trace.decoded_bytes() + 8 * pool_entries;
+  if (choice.method != "hybrid") return bytes;
+  std::uint64_t largest = 0, table = 0;
+  for (const Layer& layer : trace.info().layers) {
+    largest = std::max(largest, u64(layer.size));
+    table += u64(layer.size) + 2 * u64(largest_shift);
+  }
+  bytes += checked_multiply(checked_multiply(u64(choice.pool), table, "expansion tables"), 4, "expansion tables");
+  bytes += checked_multiply(n, 4 * positions + 12, "expansion means");
+  bytes += checked_multiply(largest, 16 * positions + 40, "expansion scratch");
+  return bytes;
+}
+
+std::unique_ptr<GradientSource> make_gradient_source(const Trace& trace, const ExpansionOptions& options, bool generate_all) {
+  const ExpansionChoice choice = choose_expansion(trace, options);
+  if (choice.method == "captured") return std::make_unique<CapturedSource>(trace, options.workers);
+  if (choice.method == "boot") return std::make_unique<BootSource>(trace, choice.captured, options.workers, options.seed);
+  return std::make_unique<HybridSource>(trace, choice.captured, options.workers, options.seed, generate_all);
+}
+
+}  // namespace sparscale::traces

@@ -44,6 +44,9 @@ struct ExpansionChoice {
 /// Chooses and checks the method. Errors: InputError (unknown method, captured out of range, boot without a sample per worker).
 ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& options);
 
+/// Upper bound of the memory that make_gradient_source() and its gradients take, in bytes (decoded trace, tables of hybrid).
+std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions& options);
+
 /// The gradients themselves. `generate_all` makes every worker by the method, also those that were captured (self-check).
 std::unique_ptr<GradientSource> make_gradient_source(const Trace& trace, const ExpansionOptions& options, bool generate_all = false);
 
