@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <stdexcept>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
@@ -26,9 +27,9 @@ Key key_of(float value) { return std::bit_cast<Key>(value) & kLargest; }
 
 // Work space of one thread. It grows to the largest input seen and stays, since fresh pages cost more than the kernels themselves.
 struct Workspace {
-  std::vector<Key> keys;              // candidates' keys
-  std::vector<Index> positions;       // candidates' positions
-  std::vector<Key> scratch;           // keys that are consumed by the search for the k-th one
+  std::vector<float> candidates;      // their values
+  std::vector<Index> positions;       // and where they stand
+  std::vector<float> scratch;         // values that are consumed by the search for the k-th one
   std::vector<std::uint64_t> bitmap;  // all zero between calls
   std::array<std::uint32_t, kBlock + kSelectSlack> offsets;
   std::array<std::uint32_t, 2048> bins;
@@ -76,32 +77,33 @@ Key bin_of_rank(const std::array<std::uint64_t, 2048>& totals, std::uint64_t& ra
   return bin;
 }
 
-// The rank-th largest of keys[0, size), rank from 1 to size. Reorders the keys.
-Key largest(Key* keys, std::size_t size, std::uint64_t rank) {
-  for (int digit = 0; digit < kDigits; ++digit) {
-    if (size <= 768) break;
-    std::array<std::uint64_t, 2048> totals;
-    histogram(
-        size, digit, [keys](std::size_t i) { return keys[i]; }, [](Key) { return true; }, totals);
-    const Key bin = bin_of_rank(totals, rank);
-    const int shift = kShift[static_cast<std::size_t>(digit)];
-    const Key mask = kMask[static_cast<std::size_t>(digit)];
-    if (digit == kDigits - 1 || totals[bin] == size) {
-      if (digit == kDigits - 1) return (keys[0] & ~mask) | bin;
-      continue;
-    }
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      const Key key = keys[i];
-      keys[kept] = key;
-      kept += static_cast<std::size_t>((key >> shift & mask) == bin);
-    }
-    size = kept;
+// Ascending, for indices in [0, size): least significant digit first, since a comparison sort takes several times longer.
+void sort_indices(std::vector<Index>& indices, Index size) {
+  if (indices.size() <= 512) {
+    std::sort(indices.begin(), indices.end());
+    return;
   }
-  Key* const nth = keys + (rank - 1);
-  std::nth_element(keys, nth, keys + size, std::greater<>());
-  return *nth;
+  const unsigned bits = indices.size() < 32768 ? 8 : 11;
+  const std::size_t bins = std::size_t{1} << bits;
+  std::vector<Index>& other = workspace().positions;
+  if (other.size() < indices.size()) other.resize(indices.size());
+  Index *from = indices.data(), *to = other.data();
+  for (unsigned shift = 0; size >> shift > 0; shift += bits) {
+    std::array<std::size_t, 2048> starts{};
+    for (std::size_t i = 0; i < indices.size(); ++i) ++starts[static_cast<std::size_t>(from[i] >> shift) & (bins - 1)];
+    std::size_t sum = 0;
+    for (std::size_t bin = 0; bin < bins; ++bin) sum += std::exchange(starts[bin], sum);
+    for (std::size_t i = 0; i < indices.size(); ++i) to[starts[static_cast<std::size_t>(from[i] >> shift) & (bins - 1)]++] = from[i];
+    std::swap(from, to);
+  }
+  if (from != indices.data()) std::copy_n(from, indices.size(), indices.data());
 }
+
+// The k-th largest key and how many of its equals belong to the k largest.
+struct Kth {
+  Key key = 0;
+  std::uint64_t ties = 0;
+};
 
 class CpuKernels final : public Kernels {
  public:
@@ -196,11 +198,11 @@ class CpuKernels final : public Kernels {
     std::vector<Index> result;
     if (filled == 0) return result;
     if (filled == 1) return *only;
-    // A bitmap costs size / 64 words whatever the lists hold, sorting costs more for each index.
-    if (sum < static_cast<std::size_t>(size) / 256) {
+    // A bitmap costs size / 64 words whatever the lists hold; sorting costs several passes over the indices. Equal at about this ratio.
+    if (sum < static_cast<std::size_t>(size) / 32) {
       result.reserve(sum);
       for (const std::vector<Index>& list : lists) result.insert(result.end(), list.begin(), list.end());
-      std::sort(result.begin(), result.end());
+      sort_indices(result, size);
       result.erase(std::unique(result.begin(), result.end()), result.end());
       return result;
     }
@@ -224,8 +226,8 @@ class CpuKernels final : public Kernels {
   void cast_half(std::span<float> values) const override { table_.cast_half(values.data(), values.size()); }
 
  private:
-  static constexpr std::size_t kSmall = 2048;
-  static constexpr std::size_t kRun = 32;  // elements of a sampled run: whole cache lines
+  static constexpr std::size_t kSmall = 512;
+  static constexpr std::size_t kRun = 16;  // elements of a sampled run: a cache line or two
 
   const CpuTable& table_;
 
@@ -236,48 +238,74 @@ class CpuKernels final : public Kernels {
     return true;
   }
 
-  // Keeps what is above `kth` and the first `ties` of what equals it. Branch-free: `out` has one slot more than the result.
+  // Keeps what is above the k-th key and the first `ties` of what equals it. Branch-free: `out` has one slot more than the result.
   template <typename KeyAt, typename PositionAt>
-  static Index* keep(std::size_t size, Key kth, std::uint64_t& ties, KeyAt key_at, PositionAt position_at, Index* out) {
+  static Index* keep(std::size_t size, Kth& kth, KeyAt key_at, PositionAt position_at, Index* out) {
     for (std::size_t i = 0; i < size; ++i) {
       const Key key = key_at(i);
-      const auto tie = static_cast<unsigned>(key == kth) & static_cast<unsigned>(ties != 0);
+      const auto tie = static_cast<unsigned>(key == kth.key) & static_cast<unsigned>(kth.ties != 0);
       *out = position_at(i);
-      out += static_cast<unsigned>(key > kth) | tie;
-      ties -= tie;
+      out += static_cast<unsigned>(key > kth.key) | tie;
+      kth.ties -= tie;
     }
     return out;
   }
 
   // Writes the selection once the k-th key is known: one pass over the values.
-  void write_from(std::span<const float> values, Key kth, std::uint64_t ties, std::size_t wanted, Index first, Index* out) const {
+  void write_from(std::span<const float> values, Kth kth, std::size_t wanted, Index first, Index* out) const {
     auto& offsets = workspace().offsets;
     Index* const end = out + wanted;
     for (std::size_t begin = 0; begin < values.size() && out != end; begin += kBlock) {
       const float* const block = values.data() + begin;
       const std::size_t size = std::min(kBlock, values.size() - begin);
-      const std::size_t found = table_.select(block, size, kth, kLargest - kth, offsets.data());
+      const std::size_t found = table_.select(block, size, kth.key, kLargest - kth.key, offsets.data());
       const Index base = first + static_cast<Index>(begin);
       out = keep(
-          found, kth, ties, [&](std::size_t i) { return key_of(block[offsets[i]]); },
+          found, kth, [&](std::size_t i) { return key_of(block[offsets[i]]); },
           [&](std::size_t i) { return base + static_cast<Index>(offsets[i]); }, out);
     }
   }
 
-  static std::uint64_t ties_of(std::span<const Key> keys, Key kth, std::size_t wanted) {
-    std::uint64_t above = 0;
-    for (const Key key : keys) above += static_cast<std::uint64_t>(key > kth);
-    return wanted - above;
+  // The rank-th largest of values[0, size), rank from 1 to size. Reorders and overwrites the values.
+  Kth largest(float* values, std::size_t size, std::uint64_t rank) const {
+    Key prefix = 0;
+    for (int digit = 0; digit < kDigits && size > 768; ++digit) {
+      std::array<std::uint64_t, 2048> totals;
+      histogram(
+          size, digit, [values](std::size_t i) { return key_of(values[i]); }, [](Key) { return true; }, totals);
+      const Key bin = bin_of_rank(totals, rank);
+      const int shift = kShift[static_cast<std::size_t>(digit)];
+      prefix |= bin << shift;
+      if (digit == kDigits - 1) return {prefix, rank};
+      if (totals[bin] < size) size = copy_range(values, size, prefix, (Key{1} << shift) - 1, values);
+    }
+    float* const nth = values + (rank - 1);
+    std::nth_element(values, nth, values + size, [](float a, float b) { return key_of(a) > key_of(b); });
+    const Key kth = key_of(*nth);
+    std::uint64_t ties = 1;
+    for (const float* value = values; value != nth; ++value) ties += static_cast<std::uint64_t>(key_of(*value) == kth);
+    return {kth, ties};
+  }
+
+  // Copies the values with lowest <= key <= lowest + span to `out` (which may be `values`); returns how many.
+  std::size_t copy_range(const float* values, std::size_t size, Key lowest, Key span, float* out) const {
+    auto& offsets = workspace().offsets;
+    std::size_t copied = 0;
+    for (std::size_t begin = 0; begin < size; begin += kBlock) {
+      const float* const block = values + begin;
+      const std::size_t found = table_.select(block, std::min(kBlock, size - begin), lowest, span, offsets.data());
+      for (std::size_t i = 0; i < found; ++i) out[copied + i] = block[offsets[i]];
+      copied += found;
+    }
+    return copied;
   }
 
   void topk_of_small(std::span<const float> values, std::size_t wanted, Index first, Index* out) const {
-    std::array<Key, kSmall> keys;
-    std::array<Key, kSmall> scratch;
-    for (std::size_t i = 0; i < values.size(); ++i) keys[i] = scratch[i] = key_of(values[i]);
-    const Key kth = largest(scratch.data(), values.size(), wanted);
-    std::uint64_t ties = ties_of({keys.data(), values.size()}, kth, wanted);
+    std::array<float, kSmall> scratch;
+    std::copy(values.begin(), values.end(), scratch.begin());
+    Kth kth = largest(scratch.data(), values.size(), wanted);
     keep(
-        values.size(), kth, ties, [&](std::size_t i) { return keys[i]; }, [&](std::size_t i) { return first + static_cast<Index>(i); },
+        values.size(), kth, [&](std::size_t i) { return key_of(values[i]); }, [&](std::size_t i) { return first + static_cast<Index>(i); },
         out);
   }
 
@@ -285,13 +313,13 @@ class CpuKernels final : public Kernels {
   // the sample was of no use: too few or too many candidates. So the sample decides the cost, never the result.
   bool topk_by_sample(std::span<const float> values, std::size_t wanted, Index first, Index* out) const {
     const std::size_t size = values.size();
-    if (wanted > size / 8) return false;
+    if (wanted > size / 4) return false;
     Workspace& space = workspace();
     const Key bound = sampled_bound(values, wanted);
     if (bound == 0) return false;
     const std::size_t most = wanted + wanted + size / 16 + kBlock;
-    if (space.keys.size() < most + kBlock) {
-      space.keys.resize(most + kBlock);
+    if (space.candidates.size() < most + kBlock) {
+      space.candidates.resize(most + kBlock);
       space.positions.resize(most + kBlock);
     }
     std::size_t candidates = 0;
@@ -299,10 +327,10 @@ class CpuKernels final : public Kernels {
       const float* const block = values.data() + begin;
       const std::size_t found = table_.select(block, std::min(kBlock, size - begin), bound, kLargest - bound, space.offsets.data());
       const Index base = first + static_cast<Index>(begin);
-      Key* const keys = space.keys.data() + candidates;
+      float* const kept = space.candidates.data() + candidates;
       Index* const positions = space.positions.data() + candidates;
       for (std::size_t i = 0; i < found; ++i) {
-        keys[i] = key_of(block[space.offsets[i]]);
+        kept[i] = block[space.offsets[i]];
         positions[i] = base + static_cast<Index>(space.offsets[i]);
       }
       candidates += found;
@@ -310,11 +338,11 @@ class CpuKernels final : public Kernels {
     }
     if (candidates < wanted) return false;
     if (space.scratch.size() < candidates) space.scratch.resize(most + kBlock);
-    std::copy_n(space.keys.data(), candidates, space.scratch.data());
-    const Key kth = largest(space.scratch.data(), candidates, wanted);
-    std::uint64_t ties = ties_of({space.keys.data(), candidates}, kth, wanted);
+    std::copy_n(space.candidates.data(), candidates, space.scratch.data());
+    Kth kth = largest(space.scratch.data(), candidates, wanted);
     keep(
-        candidates, kth, ties, [&](std::size_t i) { return space.keys[i]; }, [&](std::size_t i) { return space.positions[i]; }, out);
+        candidates, kth, [&](std::size_t i) { return key_of(space.candidates[i]); }, [&](std::size_t i) { return space.positions[i]; },
+        out);
     return true;
   }
 
@@ -323,31 +351,30 @@ class CpuKernels final : public Kernels {
   // since neighbours are alike. 0 when the sample is too small to say.
   Key sampled_bound(std::span<const float> values, std::size_t wanted) const {
     const std::size_t size = values.size();
-    const std::size_t runs = std::clamp<std::size_t>(size / (16 * kRun), 16, 2048);
+    // About what makes the work on the sample and on the candidates that a smaller one would let pass equal.
+    const double n = static_cast<double>(size);
+    const double balanced = std::max(2 * std::cbrt(static_cast<double>(wanted) * n), std::sqrt(6 * n));
+    const std::size_t runs = std::clamp<std::size_t>(static_cast<std::size_t>(balanced) / kRun, 8, 4096);
     const std::size_t stratum = size / runs;
     Workspace& space = workspace();
     const std::size_t sampled = runs * kRun;
     if (space.scratch.size() < 2 * sampled) space.scratch.resize(2 * sampled);
-    Key* const keys = space.scratch.data();
-    for (std::size_t run = 0; run < runs; ++run) {
-      const std::size_t start = run * stratum + mix64(run) % (stratum - kRun + 1);
-      for (std::size_t i = 0; i < kRun; ++i) keys[run * kRun + i] = key_of(values[start + i]);
-    }
-    const double expected = static_cast<double>(wanted) * static_cast<double>(sampled) / static_cast<double>(size);
-    Key* const consumed = keys + sampled;
-    std::copy_n(keys, sampled, consumed);
-    const auto middle_rank = static_cast<std::uint64_t>(expected) + 1;
-    const Key middle = largest(consumed, sampled, middle_rank);
+    float* const sample = space.scratch.data();
+    for (std::size_t run = 0; run < runs; ++run)
+      std::copy_n(values.data() + (run * stratum + mix64(run) % (stratum - kRun + 1)), kRun, sample + run * kRun);
+    const double expected = static_cast<double>(wanted) * static_cast<double>(sampled) / n;
+    float* const consumed = sample + sampled;
+    std::copy_n(sample, sampled, consumed);
+    const Key middle = largest(consumed, sampled, static_cast<std::uint64_t>(expected) + 1).key;
     double squares = 0;
     for (std::size_t run = 0; run < runs; ++run) {
       unsigned hits = 0;
-      for (std::size_t i = 0; i < kRun; ++i) hits += static_cast<unsigned>(keys[run * kRun + i] >= middle);
+      for (std::size_t i = 0; i < kRun; ++i) hits += static_cast<unsigned>(key_of(sample[run * kRun + i]) >= middle);
       squares += static_cast<double>(hits) * static_cast<double>(hits);
     }
     const double rank = expected + 4 * std::sqrt(squares) + 4;
     if (rank >= static_cast<double>(sampled)) return 0;
-    std::copy_n(keys, sampled, consumed);
-    return largest(consumed, sampled, static_cast<std::uint64_t>(rank));
+    return largest(sample, sampled, static_cast<std::uint64_t>(rank)).key;
   }
 
   // Digit by digit, most significant first, reading all values for each digit until what shares the prefix is few.
@@ -356,7 +383,7 @@ class CpuKernels final : public Kernels {
     const std::size_t size = values.size();
     std::uint64_t rank = wanted;
     Key prefix = 0, known = 0;  // bits found so far and which bits those are
-    Key kth = 0;
+    Kth kth;
     for (int digit = 0; digit < kDigits; ++digit) {
       std::array<std::uint64_t, 2048> totals;
       histogram(
@@ -364,26 +391,16 @@ class CpuKernels final : public Kernels {
       const Key bin = bin_of_rank(totals, rank);
       prefix |= bin << kShift[static_cast<std::size_t>(digit)];
       known |= kMask[static_cast<std::size_t>(digit)] << kShift[static_cast<std::size_t>(digit)];
-      kth = prefix;
+      kth = {prefix, rank};
       if (digit == kDigits - 1) break;
-      if (totals[bin] > size / 4 + kBlock) continue;
       const std::size_t few = totals[bin];
+      if (few > size / 4 + kBlock) continue;
       if (space.scratch.size() < few + kBlock) space.scratch.resize(few + kBlock);
-      std::size_t copied = 0;
-      for (std::size_t begin = 0; begin < size; begin += kBlock) {
-        const float* const block = values.data() + begin;
-        const std::size_t found = table_.select(block, std::min(kBlock, size - begin), prefix, kLargest & ~known, space.offsets.data());
-        for (std::size_t i = 0; i < found; ++i) space.scratch[copied + i] = key_of(block[space.offsets[i]]);
-        copied += found;
-      }
+      copy_range(values.data(), size, prefix, kLargest & ~known, space.scratch.data());
       kth = largest(space.scratch.data(), few, rank);
       break;
     }
-    std::uint64_t above = 0;
-    if (kth < kLargest)
-      for (std::size_t begin = 0; begin < size; begin += kBlock)
-        above += table_.count(values.data() + begin, std::min(kBlock, size - begin), kth + 1, kLargest - (kth + 1));
-    write_from(values, kth, wanted - above, wanted, first, out);
+    write_from(values, kth, wanted, first, out);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.hpp"
@@ -12,7 +13,7 @@
 namespace sparscale::kernels {
 
 struct ProfileRecord {
-  std::string operation;  // accumulate, threshold_select, topk, zero, gather, unite, cast_half
+  std::string operation;  // accumulate, threshold_select, topk, count, zero, gather, unite, cast_half, l2_norm; variants after a dot
   std::string backend;
   std::int64_t elements = 0;  // N the kernel ran over (unite: the sum of the lists' lengths)
   std::int64_t selected = 0;  // what it actually selected, zeroed, gathered (unite: size of the union)
@@ -29,6 +30,8 @@ class Profile {
  public:
   /// Loads and checks a profile file. Errors: InputError.
   static Profile load(const std::filesystem::path& file);
+  /// The same from a document in memory, which messages call `file`; content_sha256 is that of its text.
+  static Profile parse(std::string_view text, const std::string& file);
 
   const std::string& name() const { return name_; }
   const std::string& device() const { return device_; }
@@ -37,16 +40,22 @@ class Profile {
   const std::string& content_sha256() const { return sha256_; }
   const std::vector<ProfileRecord>& records() const { return records_; }
 
-  /// Time of one operation, interpolated between the measured points: linear in selected at each measured size, then linear in log N of the
-  /// logarithm of the time. elements = 0 takes no time. Outside the measured range: InputError naming operation, range and wish, unless
-  /// `extrapolate`, which continues the nearest edge linearly in elements and flags it.
+  /// Time of one operation, interpolated between the measured points: linear in selected at each measured size, then, at the wanted
+  /// density, linear in log N of the logarithm of the time. `selected` counts for threshold_select, topk and unite only. elements = 0 takes
+  /// no time. Outside the measured range: InputError naming operation, range and wish, unless `extrapolate`, which continues the nearest
+  /// edge linearly in elements and flags it. Cost: O(log points).
   KernelTime time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate = false) const;
 
  private:
+  struct Point {
+    double selected = 0, time_s = 0;
+  };
   struct Curve {
     std::int64_t elements = 0;
-    std::vector<ProfileRecord> points;  // ascending in selected
+    std::vector<Point> points;  // ascending in selected
   };
+  static bool inside(const Curve& curve, double selected);
+  static double time_at(const Curve& curve, double selected);
   std::string name_, device_, origin_, sha256_, file_;
   std::vector<ProfileRecord> records_;
   std::map<std::string, std::vector<Curve>> curves_;  // ascending in elements

@@ -1,0 +1,207 @@
+// The CPU as a device to measure: one thread, processor time.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <thread>
+
+#include "base/error.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/measure_device.hpp"
+
+namespace sparscale::kernels {
+namespace {
+
+double seconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Processor time of one call; not clean when the thread was off its core for more than 5 % of the time.
+template <typename Work>
+MeasuredSample timed(const Work& work) {
+  const double wall = seconds(CLOCK_MONOTONIC), processor = seconds(CLOCK_THREAD_CPUTIME_ID);
+  work();
+  const double processor_s = seconds(CLOCK_THREAD_CPUTIME_ID) - processor, wall_s = seconds(CLOCK_MONOTONIC) - wall;
+  return {processor_s, wall_s - processor_s <= 0.05 * wall_s + 2e-6};
+}
+
+std::string first_line_of(const std::string& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+std::string cpuinfo(const std::string& key) {
+  std::ifstream stream("/proc/cpuinfo");
+  for (std::string line; std::getline(stream, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos || line.compare(0, key.size(), key) != 0) continue;
+    if (line.find_first_not_of(" \t", key.size()) != colon) continue;
+    const auto start = line.find_first_not_of(' ', colon + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+class CpuDevice final : public MeasuredDevice {
+ public:
+  CpuDevice(const std::string& backend, std::int64_t max_elements)
+      : kernels_(cpu_kernels(backend)),
+        values_(measured_values(max_elements, 1)),
+        gradient_(measured_values(max_elements, 2)),
+        accumulator_(gradient_) {}
+
+  std::string backend() const override { return kernels_.name(); }
+  std::string description() const override {
+    const std::string model = cpuinfo("model name"), family = cpuinfo("cpu family"), number = cpuinfo("model");
+    return (model.empty() ? "CPU" : model) + (family.empty() ? "" : " (family " + family + ", model " + number + ")") + ", 1 thread, " +
+           backend();
+  }
+  std::string short_name() const override {
+    std::string slug = "cpu-";
+    for (const char letter : cpuinfo("model name")) {
+      const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+      if (std::isalnum(static_cast<unsigned char>(lower)) != 0)
+        slug += lower;
+      else if (slug.back() != '-')
+        slug += '-';
+    }
+    return slug + (slug.back() == '-' ? "1t" : "-1t");
+  }
+  std::string method() const override {
+    return "measured by sparscale: processor time of one thread, median over samples taken in rounds over all points of a size; samples "
+           "with the thread off its core for more than 5 % discarded; buffers reused, so data that fit a cache are read from it (warm); "
+           "values two-sided exponential in blocks of different scale; unite: indices below max(2^25, 2 * elements)";
+  }
+  Json context() const override {
+    Json context = {{"cpu_model", cpuinfo("model name")},   {"cpu_family", cpuinfo("cpu family")},
+                    {"cpu_model_number", cpuinfo("model")}, {"cores", std::thread::hardware_concurrency()},
+                    {"clock_MHz", cpuinfo("cpu MHz")},      {"threads", 1}};
+    Json caches = Json::array();
+    for (int index = 0; index < 8; ++index) {
+      const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+      const std::string size = first_line_of(folder + "size");
+      if (size.empty()) break;
+      caches.push_back("L" + first_line_of(folder + "level") + " " + first_line_of(folder + "type") + " " + size);
+    }
+    context["caches"] = caches;
+    std::istringstream load(first_line_of("/proc/loadavg"));
+    std::string one;
+    load >> one;
+    context["load_average_at_start"] = one;
+    context["hypervisor"] = cpuinfo("flags").find("hypervisor") != std::string::npos;
+    context["kernel"] = first_line_of("/proc/sys/kernel/osrelease");
+    context["cache_state"] = "warm";
+#ifdef NDEBUG
+    context["build_type"] = "release";
+#else
+    context["build_type"] = "debug";
+#endif
+#ifdef __clang__
+    context["compiler"] = "clang " __clang_version__;
+#else
+    context["compiler"] = "g++ " __VERSION__;
+#endif
+#ifdef __GLIBC__
+    context["libraries"] = {{ "glibc", std::to_string(__GLIBC__) + "." + std::to_string(__GLIBC_MINOR__) }};
+#endif
+    return context;
+  }
+  double sample_s() const override { return 4e-4; }
+
+  std::vector<MeasuredCase> cases(std::int64_t elements, const std::vector<double>& densities) override {
+    const auto n = static_cast<std::size_t>(elements);
+    const std::span<float> values(values_.data(), n), gradient(gradient_.data(), n), accumulator(accumulator_.data(), n);
+    std::vector<MeasuredCase> points;
+    const auto add = [&](const char* operation, std::int64_t selected, std::int64_t bytes, auto work) {
+      points.push_back({operation, elements, selected, bytes, [work](std::int64_t repeats) {
+                          return timed([&] {
+                            for (std::int64_t i = 0; i < repeats; ++i) work();
+                          });
+                        }});
+    };
+    // A tiny scale keeps the sums finite however often they are repeated.
+    add("accumulate", elements, 12 * elements, [this, gradient, accumulator] { kernels_.accumulate(gradient, 1e-6F, accumulator); });
+    add("cast_half", elements, 8 * elements, [this, accumulator] { kernels_.cast_half(accumulator); });
+    add("l2_norm", elements, 4 * elements, [this, values] { sink_ = kernels_.l2_norm(values); });
+    add("count", elements, 4 * elements, [this, values] { sink_ = static_cast<double>(kernels_.count(values, 3.0F)); });
+
+    std::vector<std::int64_t> chosen;
+    for (const double density : densities)
+      chosen.push_back(static_cast<std::int64_t>(std::llround(density * static_cast<double>(elements))));
+    if (densities.front() == 0) {  // the grid itself: down to one element and up to all but one
+      chosen.push_back(1);
+      chosen.push_back(std::max<std::int64_t>(elements - 1, 1));
+    }
+    std::sort(chosen.begin(), chosen.end());
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+    std::int64_t last_selected = -1;
+    for (const std::int64_t k : chosen) {
+      float threshold = std::numeric_limits<float>::infinity();
+      if (k > 0) {
+        picked_.clear();
+        kernels_.topk(values, k, 0, picked_);
+        for (const Index index : picked_) threshold = std::min(threshold, std::fabs(values[static_cast<std::size_t>(index)]));
+        add("topk", k, 4 * elements + 8 * k, [this, values, k] {
+          picked_.clear();
+          kernels_.topk(values, k, 0, picked_);
+        });
+      }
+      const std::int64_t selected = kernels_.count(values, threshold);
+      if (selected == last_selected) continue;  // ties
+      last_selected = selected;
+      add("threshold_select", selected, 4 * elements + 8 * selected, [this, values, threshold] {
+        picked_.clear();
+        kernels_.threshold_select(values, threshold, 0, picked_);
+      });
+    }
+
+    // zero and gather address a vector a hundred times as long as the list of indices, where there is room for one.
+    const std::int64_t reach = std::min<std::int64_t>(static_cast<std::int64_t>(values_.size()), 100 * elements);
+    auto scattered = std::make_shared<std::vector<std::vector<Index>>>(measured_lists(elements, elements, reach));
+    auto places = std::make_shared<std::vector<Index>>(scattered->front());
+    places->insert(places->end(), scattered->back().begin(), scattered->back().end());
+    std::sort(places->begin(), places->end());
+    const std::span<float> whole(accumulator_.data(), static_cast<std::size_t>(reach));
+    add("zero", elements, 12 * elements, [this, whole, places] { kernels_.zero(whole, *places, 0); });
+    add("gather", elements, 16 * elements, [this, whole, places] {
+      gathered_.resize(places->size());
+      kernels_.gather(whole, *places, 0, gathered_);
+    });
+
+    std::int64_t last_union = -1;
+    for (const double part : densities.front() == 0 ? std::vector<double>{1.0 / 4096, 1.0 / 256, 1.0 / 16, 0.25, 0.5, 0.8, 1}
+                                                    : std::vector<double>{0.02, 0.4, 0.9}) {
+      const std::int64_t wanted = std::max<std::int64_t>(1, std::llround(part * static_cast<double>(elements)));
+      const std::int64_t universe = measured_universe(elements);
+      auto lists = std::make_shared<std::vector<std::vector<Index>>>(measured_lists(elements, wanted, universe));
+      const auto united = static_cast<std::int64_t>(kernels_.unite(*lists, universe).size());
+      if (united <= last_union) continue;
+      last_union = united;
+      add("unite", united, 8 * elements + 8 * united, [this, lists, universe] { united_ = kernels_.unite(*lists, universe); });
+    }
+    return points;
+  }
+
+ private:
+  const Kernels& kernels_;
+  std::vector<float> values_, gradient_, accumulator_, gathered_;
+  std::vector<Index> picked_, united_;
+  volatile double sink_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, std::int64_t max_elements) {
+  return std::make_unique<CpuDevice>(backend, max_elements);
+}
+
+}  // namespace sparscale::kernels
