@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -205,6 +206,8 @@ static_assert(sizeof(Answer) % alignof(double) == 0);
     for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGBUS}) std::signal(signal, SIG_DFL);
   };
   restore_signals();  // the caller's handlers are not for this process
+  // SimGrid flushes stdout: what the caller has in its buffer must not come out twice.
+  ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
   Answer& answer = shared.answer();
   const auto fail = [&](const char* what) {
@@ -265,6 +268,7 @@ class SimGrid : public Network {
     SharedAnswer shared(start_s.size());
     const int log = ::memfd_create("simulation log", MFD_CLOEXEC);
     if (log < 0) throw RunError("no file for a simulation's log: " + std::string(std::strerror(errno)));
+    std::fflush(nullptr);
     const pid_t process = ::fork();
     if (process == 0) child(program, topology_, start_s, precision, shared, log);
     int status = 0;

@@ -1,8 +1,10 @@
 #include "sim/network.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -298,6 +300,24 @@ TEST_CASE("A simulation that aborts fails alone") {
   const auto program = make(Operation::broadcast, "binomial", std::vector<std::uint64_t>(4, 8));
   CHECK_THROWS_WITH(network->time(Aborting(*program), together(4)), ContainsSubstring("ended early (signal Aborted)"));
   CHECK(is(last(network->time(*program, together(4))), 2 * (4e-6 + 8 / 11e9)));
+}
+
+TEST_CASE("A simulation does not repeat the caller's pending output") {
+  const auto file = std::filesystem::temp_directory_path() / ("sparscale-network-test-" + std::to_string(::getpid()) + ".txt");
+  const auto network = make_network("simgrid", shipped("crossbar-100g"), 2);
+  const auto program = make(Operation::all_gather, "ring", {8, 8});
+  std::fflush(stdout);
+  const int console = ::dup(STDOUT_FILENO);
+  const int sink = ::open(file.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+  ::dup2(sink, STDOUT_FILENO);
+  std::printf("once");
+  network->time(*program, together(2));
+  std::fflush(stdout);
+  ::dup2(console, STDOUT_FILENO);
+  ::close(console);
+  ::close(sink);
+  CHECK(read_file(file) == "once");
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("A simulation does not depend on what ran before it") {
