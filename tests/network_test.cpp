@@ -360,6 +360,35 @@ TEST_CASE("More bytes never end earlier") {
     }
 }
 
+TEST_CASE("Large collectives of real machines take what was measured, within 15 percent") {
+  // Public nccl-tests results; bytes of an all-gather are those of the result. Polaris: argonne-lcf/alcf-nccl-tests. DGX A100: the same for
+  // ALCF Sophia. H100: xxrjun/nccl-tests-cluster.
+  struct Measured {
+    const char* platform;
+    Operation operation;
+    std::int64_t workers;
+    std::uint64_t bytes;
+    double time_s;
+  };
+  constexpr std::uint64_t gib = 1073741824;
+  for (const Measured& measured : {Measured{"polaris", Operation::all_gather, 8, gib, 26183e-6},
+                                   {"polaris", Operation::all_gather, 32, gib, 29039e-6},
+                                   {"polaris", Operation::all_gather, 1024, gib, 43736e-6},
+                                   {"polaris", Operation::all_gather, 1024, 16384, 8182e-6},
+                                   {"polaris", Operation::all_reduce, 8, gib, 52079e-6},
+                                   {"polaris", Operation::all_reduce, 32, gib, 57697e-6},
+                                   {"polaris", Operation::all_reduce, 1024, gib, 70722e-6},
+                                   {"dgx-a100", Operation::all_reduce, 16, gib, 11298e-6},
+                                   {"dgx-h100", Operation::all_gather, 8, gib, 2720e-6}}) {
+    const auto n = static_cast<std::size_t>(measured.workers);
+    const std::uint64_t bytes = measured.operation == Operation::all_gather ? measured.bytes / n : measured.bytes;
+    const auto network = make_network("auto", shipped(measured.platform), measured.workers);
+    const double time = last(network->time(*make(measured.operation, "ring", std::vector<std::uint64_t>(n, bytes)), together(n)));
+    INFO(measured.platform << " " << operation_name(measured.operation) << " n = " << n << " " << measured.bytes << ": " << time);
+    CHECK(std::abs(time / measured.time_s - 1) < 0.15);
+  }
+}
+
 TEST_CASE("Unknown networks are refused") {
   CHECK_THROWS_WITH(make_network("fast", shipped("crossbar-100g"), 2),
                     "network: expected one of auto, recurrence, simgrid, found \"fast\"");
