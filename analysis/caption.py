@@ -19,7 +19,8 @@ def facets(slices, dense=True):
     parts = ["Trace: " + listing(one.facets["trace"] for one in slices),
              "density wanted: " + listing(number(one.facets["density"]) for one in slices),
              "workers: n = " + ", ".join(str(n) for n in sorted({n for one in slices for n in one.workers(dense)}))]
-    for key, label in (("platform", "platform"), ("profile", "kernel profile"), ("all_gather", "all-gather")):
+    for key, label in (("platform", "platform"), ("profile", "kernel profile"), ("all_gather", "all-gather"), ("all_reduce", "all-reduce"),
+                       ("broadcast", "broadcast")):
         values = [one.facets[key] for one in slices if one.facets.get(key)]
         if values:
             parts.append(f"{label}: {listing(values)}")
@@ -35,9 +36,13 @@ def series(slices, dense=True):
 
 def iterations(slices, what=None):
     """How many iterations and seeds a value is the mean of, and what `what` (bands, whiskers) spans."""
-    counts = listing(sorted({row.iterations for one in slices for row in one.rows()}))
+    # The baselines need no warm-up: what is said is said of the sparsifiers.
+    rows = [row for one in slices for row in one.rows(dense=False)] or [row for one in slices for row in one.rows()]
+    counts = listing(sorted({row.iterations for row in rows}))
     seeds = max(len(point.rows) for one in slices for points in one.curves.values() for point in points)
-    text = f"Values are means over {counts} recorded iterations" + (f" and {seeds} seeds" if seeds > 1 else "")
+    warm_up = {row.warmup_iterations for row in rows} - {""}
+    counts += f" recorded iterations after {listing(sorted(warm_up))} of warm-up" if warm_up - {"0"} else " recorded iterations"
+    text = f"Values are means over {counts}" + (f" and {seeds} seeds" if seeds > 1 else "")
     if what and seeds > 1:
         text += f"; {what} reach from the lowest 5 % to the highest 95 % quantile over iterations of any seed"
     elif what:

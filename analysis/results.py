@@ -13,6 +13,8 @@ DENSE = ("dense", "dense_fp16")
 TEXT_KEYS = ("run_id", "metric_group", "trace", "sparsifier", "parameters", "expansion", "platform", "profile", "network",
              "all_gather", "counts_origin", "kernel_times_origin", "compute_times_origin")
 INTEGER_KEYS = ("workers", "captured_workers", "seed", "iterations")
+# Keys that a table may lack; then they are empty.
+OPTIONAL_KEYS = ("all_reduce", "broadcast", "warmup_iterations")
 KEYS = TEXT_KEYS + INTEGER_KEYS + ("density", "validated")
 PHASES = ("forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s")
 GROUPS = {
@@ -79,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """One entry of summary.json's break_even: `points` in workers, ascending."""
+    """One entry of summary.json's break_even: `points` in workers, ascending. `more` are keys that an entry may lack."""
     platform: str
     profile: str
     sparsifier: str
@@ -91,6 +93,7 @@ class BreakEven:
     points: tuple
     wins_at: tuple
     loses_at: tuple
+    more: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ def _parse_row(path, line, cells):
     if cells["validated"] not in ("true", "false"):
         fail("validated", "true or false")
     keys["validated"] = cells["validated"] == "true"
+    for column in OPTIONAL_KEYS:
+        keys[column] = cells.get(column, "")
 
     values = {}
     for column in GROUPS[group]:
@@ -260,6 +265,9 @@ def _read_summary(path):
             texts["parameters"] = canonical_parameters(texts["parameters"])
         except (ValueError, RecursionError):
             raise InputError(path, pointer + "/parameters", "a text that holds a JSON object", shorten(texts["parameters"])) from None
+        more = {key: _member(path, pointer, entry, key, kind, expected)
+                for key, kind, expected in (("trace", str, "a text"), ("all_reduce", str, "a text"), ("broadcast", str, "a text"),
+                                            ("captured_workers", int, "an integer")) if key in entry}
         density = float(_member(path, pointer, entry, "density", (int, float), "a number"))
         seed = _member(path, pointer, entry, "seed", int, "an integer")
         points = []
@@ -278,7 +286,7 @@ def _read_summary(path):
                 if not isinstance(item, int) or isinstance(item, bool) or item < 1:
                     raise InputError(path, f"{pointer}/{key}/{index}", "an integer of at least 1", shorten(item))
         entries.append(BreakEven(density=density, seed=seed, points=tuple(sorted(points)), wins_at=tuple(sorted(lists["wins_at"])),
-                                 loses_at=tuple(sorted(lists["loses_at"])), **texts))
+                                 loses_at=tuple(sorted(lists["loses_at"])), more=more, **texts))
     warnings = _member(path, "", value, "warnings", list, "a list of texts")
     for index, item in enumerate(warnings):
         if not isinstance(item, str):
@@ -367,8 +375,8 @@ def _collapse(rows):
 def slices(results, group, hard):
     """Cuts the rows of a metric group into slices, in the order of the file.
 
-    `hard` names the key columns that always tell slices apart; `network` and `iterations` do so only where rows would be the same
-    otherwise (network may differ from n to n within one curve). Captured rows (n <= W) belong to every expansion of their trace, the dense
+    `hard` names the key columns that always tell slices apart; `network`, `iterations` and `warmup_iterations` do so only where rows would
+    be the same otherwise (network may differ from n to n within one curve). Captured rows (n <= W) belong to every expansion of their trace, the dense
     baselines to every density. Rows that differ in no key but in their numbers: InputError.
     """
     everything = results.group(group)
@@ -387,7 +395,7 @@ def slices(results, group, hard):
             # Of captured rows that say the same, the one of this very number of captured workers is taken.
             rows.sort(key=lambda row: (row.captured_workers, row.expansion) != (captured_workers, expansion))
             facets = dict(fixed, captured_workers=captured_workers, expansion=expansion)
-            _cut(results, facets, rows, _baseline_rows(everything, facets), ("network", "iterations"), found)
+            _cut(results, facets, rows, _baseline_rows(everything, facets), ("network", "iterations", "warmup_iterations"), found)
     return found
 
 
@@ -395,10 +403,11 @@ def _baseline_rows(everything, facets):
     rows = [row for row in everything if row.sparsifier in DENSE
             and all(getattr(row, key) == facets[key] for key in ("trace", "platform", "profile") if key in facets)]
     # A baseline need not have been run for every all-gather and expansion, on which it does not depend: the nearest are taken.
-    rows.sort(key=lambda row: tuple(getattr(row, key) != facets[key] for key in ("all_gather", "captured_workers", "expansion") if key in facets))
+    rows.sort(key=lambda row: tuple(getattr(row, key) != facets[key] for key in ("all_gather", "all_reduce", "broadcast", "captured_workers", "expansion")
+                                    if key in facets))
     nearest = {}
     for row in rows:
-        nearest.setdefault((row.series, row.workers, row.seed, row.network, row.iterations), row)
+        nearest.setdefault((row.series, row.workers, row.seed, row.network, row.iterations, row.warmup_iterations), row)
     return list(nearest.values())
 
 

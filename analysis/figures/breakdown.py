@@ -27,7 +27,7 @@ def unit(longest_s):
 
 
 def draw(results, style_name):
-    found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather"))
+    found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))
     across = varying(found) if found else []
     drawings = []
     for one in found:

@@ -62,6 +62,12 @@ def _meets(one):
     return min(workers) <= 1 / one.facets["density"] - 1 <= max(workers)
 
 
+def _reaches(page):
+    """Whether the bandwidth break-even comes down into a panel's range of U/N."""
+    _, high = _range(page, "density")
+    return any(1 - one.facets["density"] * max(one.workers(dense=False)) < high for one in page)
+
+
 def _table(page):
     rows = []
     for one in page:
@@ -106,7 +112,8 @@ def _caption(page, looks):
         "Bandwidth break-even (assumed exchange): every worker all-gathers k indices of 8 bytes and all-reduces U values of 4 bytes, which is as "
         "much as dense fp32 sends when k n + U = N; above that curve a sparsifier whose workers select k each sends more than dense fp32. In the "
         f"best case, U = k, it pays only while k/N is below 1/(n + 1), that is up to {meetings}. Sparsifiers whose workers share k between them "
-        "and other exchanges are not bound by it; the speed-up figure has their break-even points.",
+        "and other exchanges are not bound by it; the speed-up figure has their break-even points."
+        + ("" if _reaches(page) else " Here the curve lies above the panel."),
         caption.missing(_missing(page, looks)))
 
 
@@ -125,7 +132,7 @@ def draw(results, style_name):
 
 def _draw(page, looks, style_name, name):
     statuses = {row.status for one in page for row in one.rows(dense=False)}
-    lines = [IDEAL, TARGET, BREAK_EVEN] + ([BEST] if any(_meets(one) for one in page) else [])
+    lines = [IDEAL, TARGET] + ([BREAK_EVEN] if _reaches(page) else []) + ([BEST] if any(_meets(one) for one in page) else [])
     blocks = [[style.series_handle(look) for look in looks.values()], style.status_handles(statuses, page[0].facets["captured_workers"]), lines]
     tick_width = max(style.tick_width(*_range(page, panel)) for panel, _ in PANELS)
     left, right, bottom, gap = tick_width + 0.31, 0.08, 0.4, tick_width + 0.34

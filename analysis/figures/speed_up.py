@@ -16,7 +16,7 @@ STAR = Line2D([], [], color="none", marker="*", markersize=7, markerfacecolor="w
 
 
 def draw(results, style_name):
-    found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather"))
+    found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))
     across = varying(found) if found else []
     drawings = []
     for page, whole in files.pages(found, "platform", 3 if style_name == "double" else 1):
@@ -30,7 +30,7 @@ def _entries(results, one):
     """Break-even entries of a slice."""
     facets, seeds = one.facets, {row.seed for row in one.rows()}
     return [e for e in results.break_even if (e.platform, e.profile, e.all_gather) == (facets["platform"], facets["profile"], facets["all_gather"])
-            and e.density == facets["density"] and e.seed in seeds and (e.sparsifier, e.parameters) in one.sparse()]
+            and all(facets[key] == value for key, value in e.more.items()) and e.density == facets["density"] and e.seed in seeds and (e.sparsifier, e.parameters) in one.sparse()]
 
 
 def wins(entry, first, last):

@@ -61,6 +61,14 @@ class Numbers(DirectoryTest):
         self.assertAlmostEqual(best["workers"], 99)
         self.assertAlmostEqual(1 / (best["workers"] + 1), best["value"])
 
+    def test_break_even_above_the_panel_is_not_in_the_legend(self):
+        for density, inside in ((0.01, True), (0.0001, False)):
+            directory = fixture.make(self.path(str(density)), workers=(2, 4, 128), platforms=("hdr-nvlink",), densities=(density,))
+            drawing, = drawings(directory, "build_up", "double")
+            labels = " ".join(text.get_text() for legend in drawing.figure.legends for text in legend.get_texts())
+            self.assertEqual("k n + U = N" in labels, inside)
+            self.assertEqual("lies above the panel" in drawing.caption, not inside)
+
     def test_captured_solid_projected_dashed_beyond_dotted(self):
         from analysis import style
 
@@ -195,6 +203,27 @@ class Numbers(DirectoryTest):
         for drawing in drawings(directory, "speed_up", "double"):
             self.assertEqual(len([r for r in drawing.table if r.get("sparsifier") == "dense" and r["curve"] == "speed_up"]), 2 * 2)
 
+    def test_break_even_of_another_collective_is_not_drawn(self):
+        directory = fixture.make(self.path("r"), platforms=("ethernet-10g",))
+        self.assertTrue([r for r in drawings(directory, "speed_up", "double")[0].table if r["curve"] == "break_even"])
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)
+        for entry in summary["break_even"]:
+            entry["all_reduce"] = "tree"
+        with open(os.path.join(directory, "summary.json"), "w", encoding="utf-8") as file:
+            json.dump(summary, file)
+        self.assertEqual([r for r in drawings(directory, "speed_up", "double")[0].table if r["curve"] == "break_even"], [])
+
+    def test_columns_that_may_lack(self):
+        directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",))
+        table = rows(os.path.join(directory, "results.csv"))
+        kept = [column for column in fixture.COLUMNS if column not in ("all_reduce", "broadcast", "warmup_iterations")]
+        with open(os.path.join(directory, "results.csv"), "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, kept, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(table)
+        self.assertIn("20 recorded iterations;", drawings(directory, "build_up", "double")[0].caption)
+
     def test_expansions_share_the_captured_points(self):
         def both(row):
             return row
@@ -299,10 +328,10 @@ class Files(DirectoryTest):
         directory = fixture.make(self.path("r"))
         for name in ("build_up", "breakdown", "speed_up"):
             text = drawings(directory, name, "double")[0].caption
-            for word in ("fixture-lstm", "density wanted: 0.01", "2, 4, 8, 16, 32, 64, 128, 256", "W = 16", "hybrid", "20 recorded iterations", "seed: 1",
+            for word in ("fixture-lstm", "density wanted: 0.01", "2, 4, 8, 16, 32, 64, 128, 256", "W = 16", "hybrid", "20 recorded iterations after 5 of warm-up", "seed: 1",
                          "beyond the range validated"):
                 self.assertIn(word, text, name)
-            for word in () if name == "build_up" else ("ethernet-10g", "a100-cuda", "measured", "assumed (fixture)", "SimGrid", "ring"):
+            for word in () if name == "build_up" else ("ethernet-10g", "a100-cuda", "measured", "assumed (fixture)", "SimGrid", "all-gather: ring", "broadcast: binomial"):
                 self.assertIn(word, text, name)
         self.assertIn("5 % to 95 %", drawings(directory, "build_up", "double")[0].caption)
 

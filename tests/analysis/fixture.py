@@ -6,7 +6,7 @@ import math
 import os
 
 KEYS = ["run_id", "metric_group", "trace", "sparsifier", "parameters", "density", "workers", "captured_workers", "expansion", "validated",
-        "platform", "profile", "network", "all_gather", "seed", "counts_origin", "kernel_times_origin", "compute_times_origin", "iterations"]
+        "platform", "profile", "network", "all_gather", "all_reduce", "broadcast", "seed", "counts_origin", "kernel_times_origin", "compute_times_origin", "iterations", "warmup_iterations"]
 SELECTION = ["target_k", "selected_sum_mean", "selected_max_mean", "union_mean", "actual_density_mean", "actual_density_p05",
              "actual_density_p95", "build_up_mean", "build_up_p05", "build_up_p95", "build_up_calibrated_mean", "padding_mean",
              "padding_p05", "padding_p95", "threshold_mean", "residual_norm_mean"]
@@ -76,8 +76,8 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
                                     "density": repr(1.0 if sparsifier in dense else density), "workers": n, "captured_workers": captured_workers,
                                     "expansion": "hybrid" if projected else "captured", "validated": "true" if n <= validated_up_to else "false",
                                     "platform": platform, "profile": profile, "network": "recurrence" if n < 64 else "recurrence+simgrid",
-                                    "all_gather": "ring", "seed": seed, "counts_origin": "projected" if projected else "captured",
-                                    "kernel_times_origin": "measured", "compute_times_origin": "assumed (fixture)", "iterations": 20}
+                                    "all_gather": "ring", "all_reduce": "ring", "broadcast": "binomial", "seed": seed, "counts_origin": "projected" if projected else "captured",
+                                    "kernel_times_origin": "measured", "compute_times_origin": "assumed (fixture)", "iterations": 20, "warmup_iterations": 5}
                                 for group in groups:
                                     row = dict.fromkeys(COLUMNS, "")
                                     row.update(common, metric_group=group)
@@ -94,7 +94,7 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
     entries = []
     for key in dict.fromkeys(k[:6] for k in totals):
         if key[4] not in dense and break_even:
-            entries += [crossing(totals, key, baseline, densities[0], workers) for baseline in dense]
+            entries += [crossing(totals, key, baseline, densities[0], workers, captured_workers) for baseline in dense]
     with open(os.path.join(directory, "summary.json"), "w", encoding="utf-8") as file:
         json.dump({"schema_version": 1, "break_even": entries, "warnings": [], "lines": []}, file, indent=1)
     return directory
@@ -125,7 +125,7 @@ def numbers(group, sparsifier, density, n, platform, seed, text, dense, projecte
     return {column: repr(value) for column, value in values.items()}
 
 
-def crossing(totals, key, baseline, first_density, workers):
+def crossing(totals, key, baseline, first_density, workers, captured_workers):
     platform, profile, density, seed, sparsifier, text = key
     mine = [totals[key + (n,)] for n in workers]
     theirs = [totals[platform, profile, first_density, seed, baseline, "{}", n] for n in workers]
@@ -134,7 +134,7 @@ def crossing(totals, key, baseline, first_density, workers):
     for i in range(len(workers) - 1):
         if gap[i] * gap[i + 1] < 0:
             share = gap[i] / (gap[i] - gap[i + 1])
-            points.append({"workers": workers[i] * (workers[i + 1] / workers[i]) ** share, "direction": "wins_above" if gap[i] > 0 else "loses_above"})
-    return {"platform": platform, "profile": profile, "sparsifier": sparsifier, "parameters": text, "density": density, "baseline": baseline,
+            points.append({"workers": workers[i] * (workers[i + 1] / workers[i]) ** share, "direction": "wins_above" if gap[i] > 0 else "wins_below"})
+    return {"trace": "fixture-lstm", "all_reduce": "ring", "broadcast": "binomial", "captured_workers": captured_workers, "platform": platform, "profile": profile, "sparsifier": sparsifier, "parameters": text, "density": density, "baseline": baseline,
             "all_gather": "ring", "seed": seed, "points": points, "wins_at": [n for n, g in zip(workers, gap) if g < 0],
             "loses_at": [n for n, g in zip(workers, gap) if g > 0]}
