@@ -7,7 +7,8 @@
   LINE(ring_all_gather_padded)      \
   LINE(ring_all_reduce)             \
   LINE(ring_reduce_scatter)         \
-  LINE(binomial_broadcast)
+  LINE(binomial_broadcast)          \
+  LINE(binomial_concurrent_broadcast)
 
 namespace sparscale::sim {
 
