@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/checked.hpp"
@@ -58,17 +59,14 @@ class Pool {
     const std::int64_t first = std::clamp<std::int64_t>(own - span_ / 2, 0, positions_ - span_);
     others = others && span_ > 1;
     const std::int64_t pool = (others ? span_ - 1 : span_) * captured_;
-    if (iteration != iteration_ || others != others_) {
-      rounds_.clear();
-      iteration_ = iteration;
-      others_ = others;
-    }
+    if (permutations_.size() > kept_permutations) permutations_.clear();
+    std::vector<std::vector<std::int64_t>>& rounds = permutations_[{iteration, others}];
     // More workers than samples: a further permutation.
-    while (static_cast<std::int64_t>(rounds_.size()) <= index / pool) {
-      Random random(stream_key(seed_, "expansion samples", {u64(iteration), rounds_.size()}));
-      rounds_.push_back(random_permutation(pool, random));
+    while (static_cast<std::int64_t>(rounds.size()) <= index / pool) {
+      Random random(stream_key(seed_, "expansion samples", {u64(iteration), rounds.size()}));
+      rounds.push_back(random_permutation(pool, random));
     }
-    const std::int64_t chosen = rounds_[size(index / pool)][size(index % pool)];
+    const std::int64_t chosen = rounds[size(index / pool)][size(index % pool)];
     std::int64_t position = first + chosen / captured_;
     if (others && position >= own) ++position;
     return {position, chosen % captured_};
@@ -77,9 +75,9 @@ class Pool {
  private:
   std::int64_t positions_, captured_, span_ = 0;
   std::uint64_t seed_;
-  std::int64_t iteration_ = -1;
-  bool others_ = false;
-  std::vector<std::vector<std::int64_t>> rounds_;
+  // Of the last iterations, for callers that go worker by worker.
+  static constexpr std::size_t kept_permutations = 64;
+  std::map<std::pair<std::int64_t, bool>, std::vector<std::vector<std::int64_t>>> permutations_;
 };
 
 class BootSource final : public GradientSource {
@@ -435,7 +433,7 @@ std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions&
   const ExpansionChoice choice = choose_expansion(trace, options);
   const std::uint64_t n = u64(trace.gradients()), positions = u64(trace.iterations());
   const auto pool_entries = checked_multiply(u64(std::max(options.workers, choice.pool)), 2, "expansion samples");
-  std::uint64_t bytes = trace.decoded_bytes() + 8 * pool_entries;
+  std::uint64_t bytes = trace.decoded_bytes() + checked_multiply(8 * 64, pool_entries, "expansion samples");
   if (choice.method != "hybrid") return bytes;
   std::uint64_t largest = 0, table = 0;
   for (const Layer& layer : trace.info().layers) {

@@ -11,14 +11,14 @@
 
 namespace sparscale::traces {
 
-/// Gradients of n workers, iteration by iteration, in the order the replay asks. Not thread safe; one per replay.
+/// Gradients of n workers, iteration by iteration. Not thread safe; one per replay.
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
   virtual std::int64_t workers() const = 0;
   virtual std::int64_t gradients() const = 0;
-  /// The gradient of `worker` in replay iteration `iteration` (0, 1, ...; non-decreasing between calls), N floats. The
-  /// span is valid until the next call. Depends on the arguments and the seed only, not on the order of workers.
+  /// The gradient of `worker` in replay iteration `iteration` (0, 1, ...), N floats. The span is valid until the next call. Depends on the
+  /// arguments and the seed only, not on the order of calls.
   virtual std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) = 0;
   /// Window position (0..T-1) that replay iteration `iteration` stands for.
   virtual std::int64_t position(std::int64_t iteration) const = 0;
