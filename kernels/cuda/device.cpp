@@ -1,0 +1,484 @@
+// The host side of the CUDA back-end.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <stdexcept>
+#include <type_traits>
+
+#include "base/error.hpp"
+#include "kernels/cuda/cuda.hpp"
+#include "kernels/cuda/operations.hpp"
+
+namespace sparscale::kernels::cuda {
+namespace {
+
+constexpr std::uint32_t kInfinity = 0x7f800000U;
+
+// Device memory that grows and stays.
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { cudaFree(data_); }
+  T* at_least(std::int64_t size) {
+    if (size > size_) {
+      cudaFree(data_);
+      data_ = nullptr;
+      size_ = 0;
+      void* fresh = nullptr;
+      check(cudaMalloc(&fresh, static_cast<std::size_t>(size) * sizeof(T)), "memory");
+      data_ = static_cast<T*>(fresh);
+      size_ = size;
+    }
+    return data_;
+  }
+  T* data() { return data_; }
+  T* upload(const T* values, std::int64_t size, cudaStream_t stream) {
+    T* const place = at_least(std::max<std::int64_t>(size, 1));
+    check(cudaMemcpyAsync(place, values, static_cast<std::size_t>(size) * sizeof(T), cudaMemcpyHostToDevice, stream), "copy to the device");
+    return place;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+template <typename T>
+void download(T* out, const T* from, std::int64_t size, cudaStream_t stream) {
+  check(cudaMemcpyAsync(out, from, static_cast<std::size_t>(size) * sizeof(T), cudaMemcpyDeviceToHost, stream), "copy from the device");
+  check(cudaStreamSynchronize(stream), "kernel");
+}
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { cudaStreamDestroy(stream_); }
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// False when the threshold selects nothing; the rules of kernels.hpp.
+bool threshold_key(float threshold, std::uint32_t& lowest) {
+  if (std::isnan(threshold)) return false;
+  lowest = threshold <= 0 ? 0 : std::bit_cast<std::uint32_t>(threshold) & 0x7fffffffU;
+  return true;
+}
+
+// The operations that need more than one kernel, with their work space.
+class Operations {
+ public:
+  explicit Operations(cudaStream_t stream) : stream_(stream) {}
+
+  // To selected()[0] on the device.
+  void threshold_select(const float* values, std::int64_t size, std::uint32_t lowest, std::int64_t first, std::int64_t* out) {
+    std::size_t bytes = 0;
+    std::int64_t* const selected = number_.at_least(1);
+    select(nullptr, bytes, values, size, lowest, kInfinity - lowest, first, out, selected, stream_);
+    void* const space = temporary_.at_least(static_cast<std::int64_t>(bytes) + 1);
+    select(space, bytes, values, size, lowest, kInfinity - lowest, first, out, selected, stream_);
+  }
+
+  // Radix sort of all (key, position) pairs, then of the first k positions.
+  void topk(const float* values, std::int64_t size, std::int64_t k, std::int64_t first, std::int64_t* out) {
+    std::uint32_t* const keys = keys_.at_least(size);
+    std::uint32_t* const positions = positions_.at_least(size);
+    std::uint32_t* const sorted_keys = sorted_keys_.at_least(size);
+    std::uint32_t* const sorted = sorted_positions_.at_least(size);
+    keys_and_positions(values, size, keys, positions, stream_);
+    std::size_t bytes = 0, more = 0;
+    sort_pairs(nullptr, bytes, keys, sorted_keys, positions, sorted, size, stream_);
+    sort_keys(nullptr, more, sorted, positions, k, stream_);
+    void* const space = temporary_.at_least(static_cast<std::int64_t>(std::max(bytes, more)) + 1);
+    sort_pairs(space, bytes, keys, sorted_keys, positions, sorted, size, stream_);
+    sort_keys(space, more, sorted, positions, k, stream_);
+    widen(positions, k, first, out, stream_);
+  }
+
+  // Of indices below 2^32, one list after the other. To selected()[0] and out.
+  void unite(const std::int64_t* joined, std::int64_t size, std::int64_t* out) {
+    std::uint32_t* const keys = keys_.at_least(size);
+    std::uint32_t* const sorted = sorted_keys_.at_least(size);
+    std::int64_t* const left = number_.at_least(1);
+    narrow(joined, size, keys, stream_);
+    std::size_t bytes = 0, more = 0;
+    sort_keys(nullptr, bytes, keys, sorted, size, stream_);
+    unique(nullptr, more, sorted, keys, left, size, stream_);
+    void* const space = temporary_.at_least(static_cast<std::int64_t>(std::max(bytes, more)) + 1);
+    sort_keys(space, bytes, keys, sorted, size, stream_);
+    unique(space, more, sorted, keys, left, size, stream_);
+    widen(keys, size, 0, out, stream_);  // what is past the union is never read
+  }
+
+  const std::int64_t* selected() { return number_.data(); }
+
+ private:
+  cudaStream_t stream_;
+  Buffer<std::uint32_t> keys_, positions_, sorted_keys_, sorted_positions_;
+  Buffer<std::int64_t> number_;
+  Buffer<unsigned char> temporary_;
+};
+
+// Turns device errors into the project's, one call at a time.
+template <typename Work>
+auto guarded(std::mutex& mutex, const Work& work) {
+  const std::lock_guard lock(mutex);
+  try {
+    return work();
+  } catch (const DeviceError& error) {
+    throw RunError(error.what());
+  }
+}
+
+class CudaKernels final : public Kernels {
+ public:
+  std::string name() const override { return "cuda.cub"; }
+
+  void accumulate(std::span<const float> gradient, float scale, std::span<float> accumulator) const override {
+    if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate: sizes differ");
+    if (gradient.empty()) return;
+    guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(gradient.size());
+      const float* const g = other_.upload(gradient.data(), size, stream_);
+      float* const a = values_.upload(accumulator.data(), size, stream_);
+      cuda::accumulate(g, scale, a, size, stream_);
+      download(accumulator.data(), a, size, stream_);
+    });
+  }
+
+  void threshold_select(std::span<const float> values, float threshold, Index first, std::vector<Index>& indices) const override {
+    std::uint32_t lowest = 0;
+    if (values.empty() || !threshold_key(threshold, lowest)) return;
+    guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(values.size());
+      const float* const v = values_.upload(values.data(), size, stream_);
+      std::int64_t* const out = indices_.at_least(size);
+      operations_.threshold_select(v, size, lowest, first, out);
+      append(out, indices);
+    });
+  }
+
+  Index count(std::span<const float> values, float threshold) const override {
+    std::uint32_t lowest = 0;
+    if (values.empty() || !threshold_key(threshold, lowest)) return 0;
+    return guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(values.size());
+      const float* const v = values_.upload(values.data(), size, stream_);
+      unsigned long long* const result = counter_.at_least(1);
+      cuda::count(v, size, lowest, kInfinity - lowest, result, stream_);
+      unsigned long long found = 0;
+      download(&found, result, 1, stream_);
+      return static_cast<Index>(found);
+    });
+  }
+
+  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices) const override {
+    const auto size = static_cast<std::int64_t>(values.size());
+    k = std::min(k, size);
+    if (k <= 0) return;
+    if (size > std::numeric_limits<std::uint32_t>::max()) throw RunError("CUDA kernels: top-k of more than 2^32 - 1 elements");
+    guarded(mutex_, [&] {
+      const float* const v = values_.upload(values.data(), size, stream_);
+      std::int64_t* const out = indices_.at_least(k);
+      operations_.topk(v, size, k, first, out);
+      const std::size_t old = indices.size();
+      indices.resize(old + static_cast<std::size_t>(k));
+      download(indices.data() + old, out, k, stream_);
+    });
+  }
+
+  void zero(std::span<float> values, std::span<const Index> indices, Index first) const override {
+    if (indices.empty()) return;
+    guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(values.size()), count = static_cast<std::int64_t>(indices.size());
+      float* const v = values_.upload(values.data(), size, stream_);
+      const std::int64_t* const places = indices_.upload(indices.data(), count, stream_);
+      cuda::zero(v, places, count, first, stream_);
+      download(values.data(), v, size, stream_);
+    });
+  }
+
+  void gather(std::span<const float> values, std::span<const Index> indices, Index first, std::span<float> out) const override {
+    if (indices.size() != out.size()) throw std::invalid_argument("gather: sizes differ");
+    if (indices.empty()) return;
+    guarded(mutex_, [&] {
+      const auto count = static_cast<std::int64_t>(indices.size());
+      const float* const v = values_.upload(values.data(), static_cast<std::int64_t>(values.size()), stream_);
+      const std::int64_t* const places = indices_.upload(indices.data(), count, stream_);
+      float* const result = other_.at_least(count);
+      cuda::gather(v, places, count, first, result, stream_);
+      download(out.data(), result, count, stream_);
+    });
+  }
+
+  double l2_norm(std::span<const float> values) const override {
+    if (values.empty()) return 0;
+    return guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(values.size());
+      const std::int64_t tiles = (size + kSumTile - 1) / kSumTile;
+      const float* const v = values_.upload(values.data(), size, stream_);
+      double* const sums = sums_.at_least(tiles);
+      sum_squares(v, size, sums, stream_);
+      std::vector<double> parts(static_cast<std::size_t>(tiles));
+      download(parts.data(), sums, tiles, stream_);
+      double total = 0;
+      for (const double part : parts) total += part;
+      return std::sqrt(total);
+    });
+  }
+
+  std::vector<Index> unite(std::span<const std::vector<Index>> lists, Index size) const override {
+    if (size > std::numeric_limits<std::uint32_t>::max()) throw RunError("CUDA kernels: unite of more than 2^32 - 1 elements");
+    std::vector<Index> joined;
+    for (const std::vector<Index>& list : lists) {
+      if (list.empty()) continue;
+      if (list.front() < 0 || list.back() >= size) throw std::invalid_argument("unite: an index outside [0, size)");
+      joined.insert(joined.end(), list.begin(), list.end());
+    }
+    std::vector<Index> result;
+    if (joined.empty()) return result;
+    guarded(mutex_, [&] {
+      const auto count = static_cast<std::int64_t>(joined.size());
+      std::int64_t* const places = indices_.upload(joined.data(), count, stream_);
+      operations_.unite(places, count, places);  // the lists have been narrowed into other memory when they are overwritten
+      append(places, result);
+    });
+    return result;
+  }
+
+  void cast_half(std::span<float> values) const override {
+    if (values.empty()) return;
+    guarded(mutex_, [&] {
+      const auto size = static_cast<std::int64_t>(values.size());
+      float* const v = values_.upload(values.data(), size, stream_);
+      cuda::cast_half(v, size, stream_);
+      download(values.data(), v, size, stream_);
+    });
+  }
+
+ private:
+  void append(const std::int64_t* from, std::vector<Index>& indices) const {
+    std::int64_t found = 0;
+    download(&found, operations_.selected(), 1, stream_);
+    const std::size_t old = indices.size();
+    indices.resize(old + static_cast<std::size_t>(found));
+    if (found > 0) download(indices.data() + old, from, found, stream_);
+  }
+
+  mutable std::mutex mutex_;
+  Stream stream_;
+  mutable Operations operations_{stream_};
+  mutable Buffer<float> values_, other_;
+  mutable Buffer<std::int64_t> indices_;
+  mutable Buffer<double> sums_;
+  mutable Buffer<unsigned long long> counter_;
+};
+
+class CudaDevice final : public MeasuredDevice {
+ public:
+  explicit CudaDevice(std::int64_t max_elements) : host_(measured_values(max_elements, 1)) {
+    check(cudaGetDeviceProperties(&properties_, 0), "device properties");
+    values_.upload(host_.data(), max_elements, stream_);
+    const std::vector<float> gradient = measured_values(max_elements, 2);
+    gradient_.upload(gradient.data(), max_elements, stream_);
+    accumulator_.upload(gradient.data(), max_elements, stream_);
+    out_.at_least(max_elements);
+    gathered_.at_least(max_elements);
+    sums_.at_least((max_elements + kSumTile - 1) / kSumTile);
+    counter_.at_least(1);
+    check(cudaStreamSynchronize(stream_), "copy to the device");
+    check(cudaEventCreate(&start_), "event");
+    check(cudaEventCreate(&stop_), "event");
+    void* pinned = nullptr;
+    check(cudaMallocHost(&pinned, sizeof(std::int64_t)), "pinned memory");
+    number_ = static_cast<std::int64_t*>(pinned);
+  }
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+  ~CudaDevice() override {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+    cudaFreeHost(number_);
+  }
+
+  std::string backend() const override { return "cuda.cub"; }
+  std::string description() const override {
+    return std::string(properties_.name) + " (compute capability " + std::to_string(properties_.major) + "." +
+           std::to_string(properties_.minor) + ")";
+  }
+  std::string short_name() const override {
+    std::string slug = "cuda-";
+    for (const char letter : std::string(properties_.name)) {
+      const int lower = std::tolower(static_cast<unsigned char>(letter));
+      slug += std::isalnum(lower) != 0 ? static_cast<char>(lower) : '-';
+    }
+    return slug;
+  }
+  std::string method() const override {
+    return "measured by sparscale: time between two CUDA events on one stream, divided by the operations between them; data stay on the "
+           "device; buffers reused, so data that fit the second-level cache are read from it (warm); threshold_select, count and unite "
+           "include the copy of the count to the host; topk: radix sort of (key, position) pairs; unite: radix sort and unique";
+  }
+  Json context() const override {
+    int driver = 0, runtime = 0, clock_kHz = 0, memory_clock_kHz = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    cudaDeviceGetAttribute(&clock_kHz, cudaDevAttrClockRate, 0);
+    cudaDeviceGetAttribute(&memory_clock_kHz, cudaDevAttrMemoryClockRate, 0);
+    return {{"gpu", properties_.name},
+            {"compute_capability", std::to_string(properties_.major) + "." + std::to_string(properties_.minor)},
+            {"multiprocessors", properties_.multiProcessorCount},
+            {"memory_bytes", properties_.totalGlobalMem},
+            {"second_level_cache_bytes", properties_.l2CacheSize},
+            {"clock_MHz", clock_kHz / 1000},
+            {"memory_clock_MHz", memory_clock_kHz / 1000},
+            {"driver_cuda_version", driver},
+            {"runtime_cuda_version", runtime},
+            {"cache_state", "warm"}};
+  }
+  double sample_s() const override { return 2e-3; }
+
+  std::vector<MeasuredCase> cases(std::int64_t elements, const std::vector<double>& densities) override {
+    std::vector<MeasuredCase> points;
+    const auto add = [&](const char* operation, std::int64_t selected, std::int64_t bytes, auto work) {
+      points.push_back({operation, elements, selected, bytes, [this, work](std::int64_t repeats) { return timed(repeats, work); }});
+    };
+    const auto read_count = [this](const void* from) {
+      check(cudaMemcpyAsync(number_, from, sizeof(std::int64_t), cudaMemcpyDeviceToHost, stream_), "copy of a count");
+    };
+    const std::int64_t n = elements;
+    add("accumulate", n, 12 * n, [this, n] { accumulate(gradient_.data(), 1e-6F, accumulator_.data(), n, stream_); });
+    add("cast_half", n, 8 * n, [this, n] { cast_half(accumulator_.data(), n, stream_); });
+    add("l2_norm", n, 4 * n, [this, n] { sum_squares(values_.data(), n, sums_.data(), stream_); });
+    add("count", n, 4 * n, [this, n, read_count] {
+      count(values_.data(), n, std::bit_cast<std::uint32_t>(3.0F), kInfinity - std::bit_cast<std::uint32_t>(3.0F), counter_.data(),
+            stream_);
+      read_count(counter_.data());
+    });
+
+    std::vector<std::int64_t> chosen;
+    for (const double density : densities) chosen.push_back(std::llround(density * static_cast<double>(n)));
+    if (densities.front() == 0) {
+      chosen.push_back(1);
+      chosen.push_back(std::max<std::int64_t>(n - 1, 1));
+    }
+    std::sort(chosen.begin(), chosen.end());
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+    const std::span<const float> host(host_.data(), static_cast<std::size_t>(n));
+    std::vector<Index> picked;
+    std::int64_t last_selected = -1;
+    for (const std::int64_t k : chosen) {
+      float threshold = std::numeric_limits<float>::infinity();
+      if (k > 0) {
+        picked.clear();
+        cpu_kernels().topk(host, k, 0, picked);
+        for (const Index index : picked) threshold = std::min(threshold, std::fabs(host[static_cast<std::size_t>(index)]));
+        add("topk", k, 4 * n + 8 * k, [this, n, k] { operations_.topk(values_.data(), n, k, 0, out_.data()); });
+      }
+      const std::int64_t selected = cpu_kernels().count(host, threshold);
+      if (selected == last_selected) continue;
+      last_selected = selected;
+      const std::uint32_t lowest = std::bit_cast<std::uint32_t>(threshold);
+      add("threshold_select", selected, 4 * n + 8 * selected, [this, n, lowest, read_count] {
+        operations_.threshold_select(values_.data(), n, lowest, 0, out_.data());
+        read_count(operations_.selected());
+      });
+    }
+
+    const auto reach = std::min<std::int64_t>(static_cast<std::int64_t>(host_.size()), 100 * n);
+    auto scattered = measured_lists(n, n, reach);
+    std::vector<Index> places = scattered.front();
+    places.insert(places.end(), scattered.back().begin(), scattered.back().end());
+    std::sort(places.begin(), places.end());
+    places_.upload(places.data(), n, stream_);
+    add("zero", n, 12 * n, [this, n] { zero(accumulator_.data(), places_.data(), n, 0, stream_); });
+    add("gather", n, 16 * n, [this, n] { gather(accumulator_.data(), places_.data(), n, 0, gathered_.data(), stream_); });
+
+    std::int64_t last_union = -1;
+    for (const double part : densities.front() == 0 ? std::vector<double>{1.0 / 4096, 1.0 / 256, 1.0 / 16, 0.25, 0.5, 0.8, 1}
+                                                    : std::vector<double>{0.02, 0.4, 0.9}) {
+      const std::int64_t wanted = std::max<std::int64_t>(1, std::llround(part * static_cast<double>(n)));
+      const std::int64_t universe = measured_universe(n);
+      const auto lists = measured_lists(n, wanted, universe);
+      const auto united = static_cast<std::int64_t>(cpu_kernels().unite(lists, universe).size());
+      if (united <= last_union) continue;
+      last_union = united;
+      std::vector<Index> joined;
+      for (const auto& list : lists) joined.insert(joined.end(), list.begin(), list.end());
+      auto on_device = std::make_shared<Buffer<std::int64_t>>();
+      on_device->upload(joined.data(), n, stream_);
+      check(cudaStreamSynchronize(stream_), "copy to the device");
+      add("unite", united, 8 * n + 8 * united, [this, n, on_device, read_count] {
+        operations_.unite(on_device->data(), n, out_.data());
+        read_count(operations_.selected());
+      });
+    }
+    return points;
+  }
+
+ private:
+  template <typename Work>
+  MeasuredSample timed(std::int64_t repeats, const Work& work) {
+    try {
+      check(cudaEventRecord(start_, stream_), "event");
+      for (std::int64_t i = 0; i < repeats; ++i) work();
+      check(cudaEventRecord(stop_, stream_), "event");
+      check(cudaEventSynchronize(stop_), "kernel");
+      float elapsed_ms = 0;
+      check(cudaEventElapsedTime(&elapsed_ms, start_, stop_), "event");
+      return {1e-3 * static_cast<double>(elapsed_ms), true};
+    } catch (const DeviceError& error) {
+      throw RunError(error.what());
+    }
+  }
+
+  cudaDeviceProp properties_{};
+  std::vector<float> host_;
+  Stream stream_;
+  Operations operations_{stream_};
+  Buffer<float> values_, gradient_, accumulator_, gathered_;
+  Buffer<std::int64_t> out_, places_;
+  Buffer<double> sums_;
+  Buffer<unsigned long long> counter_;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  std::int64_t* number_ = nullptr;
+};
+
+}  // namespace
+
+std::string unavailable() {
+  int devices = 0;
+  cudaError_t code = cudaGetDeviceCount(&devices);
+  if (code == cudaSuccess && devices == 0) return "no GPU";
+  if (code == cudaSuccess) code = probe();
+  if (code == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());  // else the next call would report it again
+  return cudaGetErrorString(code);
+}
+
+const Kernels& kernels() {
+  if (const std::string reason = unavailable(); !reason.empty()) throw RunError("CUDA kernels: " + reason);
+  static const CudaKernels instance;
+  return instance;
+}
+
+std::unique_ptr<MeasuredDevice> measured_device(std::int64_t max_elements) {
+  if (const std::string reason = unavailable(); !reason.empty()) throw RunError("CUDA kernels: " + reason);
+  try {
+    return std::make_unique<CudaDevice>(max_elements);
+  } catch (const DeviceError& error) {
+    throw RunError(error.what());
+  }
+}
+
+}  // namespace sparscale::kernels::cuda

@@ -1,0 +1,57 @@
+// The device side of the CUDA back-end: everything works on device memory, in order, on one stream, and returns before it is done.
+// Plain C++17, since nvcc and the host compiler both read it. Errors: all throw DeviceError.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace sparscale::kernels::cuda {
+
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void check(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) throw DeviceError(std::string("CUDA kernels: ") + what + ": " + cudaGetErrorString(code));
+}
+
+/// Elements of a tile of sum_squares, as on the CPU (the order of the sum is part of the result).
+constexpr std::int64_t kSumTile = 8192;
+
+// elementwise.cu
+cudaError_t probe();  // cudaSuccess when this GPU can run the code
+void accumulate(const float* gradient, float scale, float* accumulator, std::int64_t size, cudaStream_t stream);
+void zero(float* values, const std::int64_t* indices, std::int64_t count, std::int64_t first, cudaStream_t stream);
+void gather(const float* values, const std::int64_t* indices, std::int64_t count, std::int64_t first, float* out, cudaStream_t stream);
+void cast_half(float* values, std::int64_t size, cudaStream_t stream);
+/// *result = number of keys in [lowest, lowest + span].
+void count(const float* values, std::int64_t size, std::uint32_t lowest, std::uint32_t span, unsigned long long* result,
+           cudaStream_t stream);
+/// sums[t] = sum of squares of tile t.
+void sum_squares(const float* values, std::int64_t size, double* sums, cudaStream_t stream);
+/// keys[i] = bits of |values[i]|, positions[i] = i.
+void keys_and_positions(const float* values, std::int64_t size, std::uint32_t* keys, std::uint32_t* positions, cudaStream_t stream);
+/// out[i] = first + positions[i].
+void widen(const std::uint32_t* positions, std::int64_t size, std::int64_t first, std::int64_t* out, cudaStream_t stream);
+void narrow(const std::int64_t* indices, std::int64_t size, std::uint32_t* out, cudaStream_t stream);
+
+// The CUB algorithms, one for each file. With temporary == nullptr they only set `bytes`, the temporary memory that they need.
+
+/// select.cu (DeviceSelect::If): first + i of every key in [lowest, lowest + span], ascending, and how many.
+void select(void* temporary, std::size_t& bytes, const float* values, std::int64_t size, std::uint32_t lowest, std::uint32_t span,
+            std::int64_t first, std::int64_t* out, std::int64_t* selected, cudaStream_t stream);
+/// sort_pairs.cu (DeviceRadixSort): by key, descending; equal keys keep their order, so the lower position comes first.
+void sort_pairs(void* temporary, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted_keys, const std::uint32_t* positions,
+                std::uint32_t* sorted_positions, std::int64_t size, cudaStream_t stream);
+/// sort_keys.cu (DeviceRadixSort): ascending.
+void sort_keys(void* temporary, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted, std::int64_t size,
+               cudaStream_t stream);
+/// unique.cu (DeviceSelect::Unique): without repetitions, and how many.
+void unique(void* temporary, std::size_t& bytes, const std::uint32_t* sorted, std::uint32_t* out, std::int64_t* left, std::int64_t size,
+            cudaStream_t stream);
+
+}  // namespace sparscale::kernels::cuda
