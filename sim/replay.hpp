@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/json.hpp"
 #include "traces/expansion.hpp"
@@ -25,17 +26,22 @@ struct ReplayOptions {
   bool error_feedback = true;      // false: a = g
   bool lr_in_accumulator = false;  // a = e + lr * g
   bool hashes = false;
+  bool norms = true;  // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
   std::string kernels = "auto";
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
 };
 
-/// Bytes that a replay will hold (residuals, generator), estimated before anything is allocated.
+/// Bytes that a replay will hold (residuals, sparsifier, decoded trace, generator), estimated before anything is allocated. Errors:
+/// InputError (bad options).
 std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOptions& options);
 
 class Replay {
  public:
   /// Errors: InputError (bad options, non-finite gradients on the way, not enough memory).
   Replay(const traces::Trace& trace, const ReplayOptions& options);
+  /// The same over gradients made elsewhere (synthetic ones, tests). `layers` tile [0, N). options.captured and options.expansion are not
+  /// used.
+  Replay(std::unique_ptr<traces::GradientSource> source, std::vector<traces::Layer> layers, const ReplayOptions& options);
   ~Replay();
   const traces::ExpansionChoice& expansion() const;
   /// Runs the warm-up (once), then one recorded iteration and returns its record (design of the keys: docs/formats.md). `iteration` counts

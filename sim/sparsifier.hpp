@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ using kernels::Index;
 class AccumulatorView {
  public:
   virtual ~AccumulatorView() = default;
-  /// values [begin, end) of one worker; valid until the next call.
+  /// values [begin, end) of one worker; valid until the next call. Cheapest when one worker after the other is read, front to back:
+  /// gradients are added on the way, while they are in cache.
   virtual std::span<const float> range(std::int64_t worker, Index begin, Index end) const = 0;
 };
 
@@ -34,6 +36,8 @@ struct ReplayShape {
   Index target_k = 0;        // trunc(d * N) in double
   std::uint64_t seed = 1;
   std::vector<traces::Layer> layers;
+  /// Learning rate of replay iteration t: learning_rate[t mod size]; empty when the trace does not say.
+  std::vector<double> learning_rate;
 };
 
 /// Kernel time that a worker spends: which operation, over how many elements, with how many selected, and before which call of the exchange
@@ -45,25 +49,40 @@ struct KernelWork {
   std::int64_t before_call = 0;
 };
 
-/// Which accumulator entries become zero; what is left is the next residual.
-enum class ResidualRule { at_exchanged, at_own_selection, none };
+/// Which entries of its accumulator a worker adds to the result: those at every exchanged index, those that it selected itself, or those
+/// that it selected and that were exchanged in the end.
+enum class Contribution { at_exchanged, at_own_selection, at_own_and_exchanged };
+
+/// What a worker keeps: everything that it did not contribute (the contributed entries become zero), nothing, or what the sparsifier leaves
+/// in the accumulators itself (Sparsifier::keep_residual).
+enum class Residual { rest, cleared, by_sparsifier };
 
 /// What one iteration selected and sent.
 struct Selection {
   std::vector<std::vector<Index>> selected;  // I_r per worker, ascending
   std::vector<Index> exchanged;              // union of what is exchanged, ascending
-  std::vector<double> threshold;             // empty, one for all, or one per worker
+  bool everything = false;                   // every worker sends all N entries; `selected` and `exchanged` stay empty
+  std::vector<double> threshold;             // empty, one for all, or one per worker; NaN: none
+  std::optional<Index> target_k;             // k of this iteration when it differs from ReplayShape::target_k (schedules)
   Exchange exchange;
   std::vector<std::vector<KernelWork>> work;  // one list per worker, or one list for all
-  ResidualRule residual_rule = ResidualRule::at_exchanged;
+  Contribution contribution = Contribution::at_exchanged;
+  Residual residual = Residual::rest;
   Json details = Json::object();  // further keys of the record (partitions, leader, ...)
 };
 
 class Sparsifier {
  public:
   virtual ~Sparsifier() = default;
-  /// One iteration. `iteration` counts 0, 1, 2, ...
+  /// One iteration. `iteration` counts 0, 1, 2, ... and includes the warm-up.
   virtual Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) = 0;
+
+  /// Adds a piece of a worker's gradient, elements [first, first + size), to its residual, in place. Replace it for other memories
+  /// (momentum correction). Every element passes once per iteration, front to back.
+  virtual void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
+                          const kernels::Kernels& kernels);
+  /// Only for Residual::by_sparsifier: turns the worker's accumulator (N elements) into its next residual, in place.
+  virtual void keep_residual(std::int64_t worker, const Selection& selection, std::span<float> accumulator);
 };
 
 struct Parameter {
@@ -81,6 +100,8 @@ struct SparsifierInfo {
   bool dense = false;
   /// Makes one replay's state. `values` has every parameter of `parameters`, checked.
   std::function<std::unique_ptr<Sparsifier>(const ReplayShape& shape, const Json& values)> make;
+  /// Memory of that state beyond the accumulators, when it is not small.
+  std::function<std::uint64_t(const ReplayShape& shape, const Json& values)> state_bytes = nullptr;
 };
 
 /// All sparsifiers, in the order in which they are listed.
@@ -90,5 +111,11 @@ const SparsifierInfo& find_sparsifier(const std::string& name);
 /// Defaults overridden by `given`. Errors: InputError on an unknown parameter or a value outside its range; `place` is where `given`
 /// stands.
 Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std::string& file, const std::string& place);
+
+/// Kernel work as it stands in replay records: a list of {operation, before_call, elements, selected}, elements and selected one number for
+/// all workers or one per worker (0 elements: this worker does not run it). Within a worker the order is that of the list.
+Json work_to_json(const std::vector<std::vector<KernelWork>>& work, std::int64_t workers);
+/// The reverse, one list per worker. Errors: InputError.
+std::vector<std::vector<KernelWork>> work_from_json(const Json& json, std::int64_t workers);
 
 }  // namespace sparscale::sim

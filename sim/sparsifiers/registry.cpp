@@ -1,1 +1,36 @@
+// The list of sparsifiers. A new one is one line here.
+#define SPARSCALE_SPARSIFIERS(X) \
+  X(dense)                       \
+  X(dense_fp16)                  \
+  X(topk)                        \
+  X(hard_threshold)              \
+  X(micro)                       \
+  X(exdyna)
+
+#include "base/error.hpp"
 #include "sim/sparsifier.hpp"
+
+namespace sparscale::sim {
+
+// Each file sim/sparsifiers/NAME.cpp defines describe_NAME().
+#define SPARSCALE_DECLARE(name) SparsifierInfo describe_##name();
+SPARSCALE_SPARSIFIERS(SPARSCALE_DECLARE)
+#undef SPARSCALE_DECLARE
+
+const std::vector<SparsifierInfo>& sparsifiers() {
+#define SPARSCALE_ENTRY(name) describe_##name(),
+  static const std::vector<SparsifierInfo> all = {SPARSCALE_SPARSIFIERS(SPARSCALE_ENTRY)};
+#undef SPARSCALE_ENTRY
+  return all;
+}
+
+const SparsifierInfo& find_sparsifier(const std::string& name) {
+  std::string names;
+  for (const SparsifierInfo& info : sparsifiers()) {
+    if (info.name == name) return info;
+    names += (names.empty() ? "" : ", ") + info.name;
+  }
+  throw InputError("sparsifier", "one of " + names, "\"" + name + "\"");
+}
+
+}  // namespace sparscale::sim

@@ -1,0 +1,242 @@
+#include "sim/sparsifiers/common.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "base/error.hpp"
+
+namespace sparscale::sim {
+
+void Sparsifier::accumulate(std::int64_t /*worker*/, Index /*first*/, std::span<const float> gradient, float scale,
+                            std::span<float> accumulator, const kernels::Kernels& kernels) {
+  kernels.accumulate(gradient, scale, accumulator);
+}
+
+void Sparsifier::keep_residual(std::int64_t /*worker*/, const Selection& /*selection*/, std::span<float> /*accumulator*/) {}
+
+// ---- parameters -------------------------------------------------------------------------------------------------------------------
+
+Parameter choice_parameter(const std::string& name, std::initializer_list<const char*> choices, const std::string& meaning) {
+  Parameter parameter{name, *choices.begin(), "", meaning, Json{{"enum", Json::array()}}};
+  for (const char* choice : choices) {
+    parameter.range += (parameter.range.empty() ? "" : " | ") + std::string(choice);
+    parameter.schema["enum"].push_back(choice);
+  }
+  return parameter;
+}
+
+Parameter boolean_parameter(const std::string& name, bool default_value, const std::string& meaning) {
+  return {name, default_value, "true | false", meaning, Json{{"type", "boolean"}}};
+}
+
+Parameter number_parameter(const std::string& name, double default_value, const std::string& range, const Json& limits,
+                           const std::string& meaning) {
+  Json schema = limits;
+  schema["type"] = "number";
+  return {name, default_value, "a number " + range, meaning, schema};
+}
+
+Parameter integer_parameter(const std::string& name, std::int64_t default_value, const std::string& range, const Json& limits,
+                            const std::string& meaning) {
+  Json schema = limits;
+  schema["type"] = "integer";
+  return {name, default_value, "an integer " + range, meaning, schema};
+}
+
+Parameter index_bytes_parameter(std::int64_t default_value) {
+  return {"index_bytes", default_value, "4 | 8", "bytes of one index on the wire (8: int64, as the authors send)",
+          Json{{"enum", Json::array({4, 8})}}};
+}
+
+void require_target_k(const ReplayShape& shape, const std::string& sparsifier) {
+  if (shape.target_k < 1)
+    throw InputError("density", "trunc(density x gradients) >= 1 for " + sparsifier,
+                     "trunc(" + number_text(shape.density) + " x " + std::to_string(shape.gradients) + ") = 0");
+}
+
+Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std::string& file, const std::string& place) {
+  if (!given.is_object()) throw InputError(file, place, "an object with parameters of " + info.name, brief(given));
+  Json values = Json::object();
+  std::string names;
+  for (const Parameter& parameter : info.parameters) {
+    values[parameter.name] = parameter.default_value;
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  for (const auto& [name, value] : given.items()) {
+    const auto parameter = std::find_if(info.parameters.begin(), info.parameters.end(), [&](const Parameter& p) { return p.name == name; });
+    Json::json_pointer key;
+    key.push_back(name);
+    const std::string where = place + key.to_string();
+    if (parameter == info.parameters.end())
+      throw InputError(file, where, names.empty() ? "no parameter (" + info.name + " has none)" : "one of the parameters " + names,
+                       "the unknown parameter \"" + name + "\"");
+    try {
+      validate_json(value, parameter->schema, file);
+    } catch (const InputError&) {
+      throw InputError(file, where, parameter->range, brief(value));
+    }
+    values[name] = value;
+  }
+  return values;
+}
+
+// ---- selection --------------------------------------------------------------------------------------------------------------------
+
+void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                     float threshold, std::vector<Index>& indices) {
+  for (Index first = begin; first < end;) {
+    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
+    kernels.threshold_select(accumulators.range(worker, first, last), threshold, first, indices);
+    first = last;
+  }
+}
+
+double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients) {
+  if (indices.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const std::span<const float> values = accumulators.range(worker, 0, gradients);
+  float smallest = std::numeric_limits<float>::infinity();
+  for (const Index index : indices) smallest = std::min(smallest, std::abs(values[static_cast<std::size_t>(index)]));
+  return smallest;
+}
+
+std::vector<Index> counts_of(const std::vector<std::vector<Index>>& lists) {
+  std::vector<Index> counts;
+  counts.reserve(lists.size());
+  for (const std::vector<Index>& list : lists) counts.push_back(static_cast<Index>(list.size()));
+  return counts;
+}
+
+Index sum_of(std::span<const Index> counts) { return std::accumulate(counts.begin(), counts.end(), Index{0}); }
+
+Index max_of(std::span<const Index> counts) { return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()); }
+
+// ---- exchange ---------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+CollectiveCall call(Operation operation, const std::string& payload, const std::string& dtype, std::vector<std::uint64_t> bytes) {
+  CollectiveCall made;
+  made.operation = operation;
+  made.payload = payload;
+  made.dtype = dtype;
+  made.bytes = std::move(bytes);
+  return made;
+}
+
+}  // namespace
+
+CollectiveCall all_gather(const std::string& payload, const std::string& dtype, std::uint64_t bytes) {
+  return call(Operation::all_gather, payload, dtype, {bytes});
+}
+
+CollectiveCall all_reduce(const std::string& payload, const std::string& dtype, std::uint64_t bytes) {
+  return call(Operation::all_reduce, payload, dtype, {bytes});
+}
+
+CollectiveCall broadcast(const std::string& payload, const std::string& dtype, std::uint64_t bytes, std::int64_t root) {
+  CollectiveCall made = call(Operation::broadcast, payload, dtype, {bytes});
+  made.root = root;
+  return made;
+}
+
+CollectiveCall padded_all_gather(const std::string& payload, const std::string& dtype, std::span<const Index> counts,
+                                 std::uint64_t bytes_per_entry) {
+  CollectiveCall made = all_gather(payload, dtype, static_cast<std::uint64_t>(max_of(counts)) * bytes_per_entry);
+  for (const Index count : counts) made.bytes_unpadded.push_back(static_cast<std::uint64_t>(count) * bytes_per_entry);
+  return made;
+}
+
+std::string index_dtype(std::int64_t index_bytes) { return index_bytes == 4 ? "int32" : "int64"; }
+
+Exchange padded_index_exchange(std::span<const Index> counts, Index values, std::int64_t index_bytes) {
+  return {all_gather("counts", "int64", 8),
+          padded_all_gather("indices", index_dtype(index_bytes), counts, static_cast<std::uint64_t>(index_bytes)),
+          all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(values))};
+}
+
+// ---- kernel work ------------------------------------------------------------------------------------------------------------------
+
+void WorkLog::all(const std::string& operation, Index elements, Index selected, std::size_t before_call) {
+  for (auto& list : lists_) list.push_back({operation, elements, selected, static_cast<std::int64_t>(before_call)});
+}
+
+void WorkLog::each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call) {
+  for (std::size_t worker = 0; worker < lists_.size(); ++worker)
+    lists_[worker].push_back({operation, elements, selected[worker], static_cast<std::int64_t>(before_call)});
+}
+
+void WorkLog::one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call) {
+  lists_[static_cast<std::size_t>(worker)].push_back({operation, elements, selected, static_cast<std::int64_t>(before_call)});
+}
+
+namespace {
+
+// One number when all are equal, else one per worker.
+Json compact(const std::vector<Index>& numbers) {
+  if (std::all_of(numbers.begin(), numbers.end(), [&](Index number) { return number == numbers.front(); })) return numbers.front();
+  return numbers;
+}
+
+Index number_at(const Json& json, const char* key, std::size_t entry, std::int64_t worker, std::int64_t workers) {
+  const std::string place = "/work/" + std::to_string(entry) + "/" + key;
+  const Json value = json.is_object() && json.contains(key) ? json.at(key) : Json();
+  if (value.is_number_integer() && value.get<Index>() >= 0) return value.get<Index>();
+  if (value.is_array() && std::ssize(value) == workers) {
+    const Json& own = value.at(static_cast<std::size_t>(worker));
+    if (own.is_number_integer() && own.get<Index>() >= 0) return own.get<Index>();
+  }
+  throw InputError(place, "a number >= 0, or one for each of " + std::to_string(workers) + " workers", brief(value));
+}
+
+}  // namespace
+
+Json work_to_json(const std::vector<std::vector<KernelWork>>& work, std::int64_t workers) {
+  // Column c of the list is the j-th occurrence of one operation before one call, over all workers; a worker without it has 0 elements.
+  struct Column {
+    KernelWork key;
+    std::vector<Index> elements, selected;
+  };
+  std::vector<Column> columns;
+  std::map<std::tuple<std::int64_t, std::string, std::int64_t>, std::size_t> places;
+  for (std::int64_t worker = 0; worker < workers && !work.empty(); ++worker) {
+    std::map<std::pair<std::int64_t, std::string>, std::int64_t> occurrences;
+    for (const KernelWork& one : work[work.size() == 1 ? 0 : static_cast<std::size_t>(worker)]) {
+      const std::int64_t occurrence = occurrences[{one.before_call, one.operation}]++;
+      const auto [place, is_new] = places.try_emplace({one.before_call, one.operation, occurrence}, columns.size());
+      if (is_new)
+        columns.push_back(
+            {one, std::vector<Index>(static_cast<std::size_t>(workers)), std::vector<Index>(static_cast<std::size_t>(workers))});
+      columns[place->second].elements[static_cast<std::size_t>(worker)] = one.elements;
+      columns[place->second].selected[static_cast<std::size_t>(worker)] = one.selected;
+    }
+  }
+  std::stable_sort(columns.begin(), columns.end(), [](const Column& a, const Column& b) { return a.key.before_call < b.key.before_call; });
+  Json list = Json::array();
+  for (const Column& column : columns)
+    list.push_back({{"operation", column.key.operation},
+                    {"before_call", column.key.before_call},
+                    {"elements", compact(column.elements)},
+                    {"selected", compact(column.selected)}});
+  return list;
+}
+
+std::vector<std::vector<KernelWork>> work_from_json(const Json& json, std::int64_t workers) {
+  if (!json.is_array()) throw InputError("/work", "a list of kernels", brief(json));
+  std::vector<std::vector<KernelWork>> work(static_cast<std::size_t>(workers));
+  for (std::size_t entry = 0; entry < json.size(); ++entry) {
+    const Json& one = json.at(entry);
+    if (!one.is_object() || !one.contains("operation") || !one.at("operation").is_string())
+      throw InputError("/work/" + std::to_string(entry), "an object with an operation", brief(one));
+    for (std::int64_t worker = 0; worker < workers; ++worker)
+      work[static_cast<std::size_t>(worker)].push_back(
+          {one.at("operation").get<std::string>(), number_at(one, "elements", entry, worker, workers),
+           number_at(one, "selected", entry, worker, workers), number_at(one, "before_call", entry, worker, workers)});
+  }
+  return work;
+}
+
+}  // namespace sparscale::sim

@@ -1,0 +1,74 @@
+// Parts that several sparsifiers share: parameters, exchange calls, kernel work, tiled selection.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/sparsifier.hpp"
+
+namespace sparscale::sim {
+
+// ---- parameters -------------------------------------------------------------------------------------------------------------------
+
+Parameter choice_parameter(const std::string& name, std::initializer_list<const char*> choices, const std::string& meaning);
+Parameter boolean_parameter(const std::string& name, bool default_value, const std::string& meaning);
+/// `range` for people; `limits` are the keywords of the JSON Schema that say the same.
+Parameter number_parameter(const std::string& name, double default_value, const std::string& range, const Json& limits,
+                           const std::string& meaning);
+Parameter integer_parameter(const std::string& name, std::int64_t default_value, const std::string& range, const Json& limits,
+                            const std::string& meaning);
+/// index_bytes: 8 (the authors' int64) or 4.
+Parameter index_bytes_parameter(std::int64_t default_value = 8);
+
+/// Refuses k = trunc(d * N) = 0 for a rule that divides by k. Errors: InputError.
+void require_target_k(const ReplayShape& shape, const std::string& sparsifier);
+
+// ---- selection --------------------------------------------------------------------------------------------------------------------
+
+/// Elements that are handled at a time, so that accumulating and scanning a piece happen while it is in cache.
+inline constexpr Index tile_elements = 32768;
+
+/// Appends the indices in [begin, end) with |a| >= threshold, ascending. Cost O(end - begin).
+void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                     float threshold, std::vector<Index>& indices);
+
+/// Smallest |a| at the indices; NaN when there are none.
+double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients);
+
+std::vector<Index> counts_of(const std::vector<std::vector<Index>>& lists);
+Index sum_of(std::span<const Index> counts);
+Index max_of(std::span<const Index> counts);
+
+// ---- exchange ---------------------------------------------------------------------------------------------------------------------
+
+CollectiveCall all_gather(const std::string& payload, const std::string& dtype, std::uint64_t bytes);
+CollectiveCall all_reduce(const std::string& payload, const std::string& dtype, std::uint64_t bytes);
+CollectiveCall broadcast(const std::string& payload, const std::string& dtype, std::uint64_t bytes, std::int64_t root);
+/// All-gather of `bytes_per_entry` for each entry; padded to the largest count, as the authors do where sizes differ.
+CollectiveCall padded_all_gather(const std::string& payload, const std::string& dtype, std::span<const Index> counts,
+                                 std::uint64_t bytes_per_entry);
+/// int64 or int32.
+std::string index_dtype(std::int64_t index_bytes);
+
+/// Exchange X2 (docs/sparsifiers.md): all-gather of one int64 count, padded all-gather of the indices, all-reduce of `values` floats.
+Exchange padded_index_exchange(std::span<const Index> counts, Index values, std::int64_t index_bytes);
+
+// ---- kernel work ------------------------------------------------------------------------------------------------------------------
+
+/// Collects the kernels that each worker runs, in order.
+class WorkLog {
+ public:
+  explicit WorkLog(std::int64_t workers) : lists_(static_cast<std::size_t>(workers)) {}
+  void all(const std::string& operation, Index elements, Index selected, std::size_t before_call);
+  void each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call);
+  void one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call);
+  std::vector<std::vector<KernelWork>> take() { return std::move(lists_); }
+
+ private:
+  std::vector<std::vector<KernelWork>> lists_;
+};
+
+}  // namespace sparscale::sim
