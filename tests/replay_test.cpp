@@ -171,7 +171,9 @@ TEST_CASE("Options outside their range are refused") {
   CHECK(error([](ReplayOptions& o) { o.warmup = -1; }) == "warmup: expected a number >= 0, found -1");
   CHECK(error([](ReplayOptions& o) {
           o.parameters = {{"k", 1}};
-        }) == "/parameters/k: expected one of the parameters index_bytes, found the unknown parameter \"k\"");
+        }) ==
+        "/parameters/k: expected one of the parameters generation, scope, bucket_bytes, density_schedule, index_bytes, found the unknown "
+        "parameter \"k\"");
 }
 
 TEST_CASE("Records do not depend on the back-end of the kernels or on the order of reading") {

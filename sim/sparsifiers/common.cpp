@@ -52,6 +52,23 @@ Parameter index_bytes_parameter(std::int64_t default_value) {
           Json{{"enum", Json::array({4, 8})}}};
 }
 
+Parameter index_bytes_by_generation_parameter() {
+  return {"index_bytes", 0, "0 | 4 | 8", "bytes of one index on the wire; 0: as the authors send, 8 or (generation 2023a) 4",
+          Json{{"enum", Json::array({0, 4, 8})}}};
+}
+
+std::int64_t index_bytes_by_generation(const Json& values) {
+  const std::int64_t given = values.at("index_bytes").get<std::int64_t>();
+  return given != 0 ? given : (values.at("generation") == "2023a" ? 4 : 8);
+}
+
+Parameter generation_parameter() {
+  return choice_parameter(
+      "generation", {"current", "2023a"},
+      "current: one flat vector, values all-reduced, residuals 0 at the union; 2023a (the authors' code of February 2023): "
+      "tensor by tensor, values gathered, residuals 0 at the own selection");
+}
+
 void require_target_k(const ReplayShape& shape, const std::string& sparsifier) {
   if (shape.target_k < 1)
     throw InputError("density", "trunc(density x gradients) >= 1 for " + sparsifier,
@@ -84,6 +101,67 @@ Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std
   return values;
 }
 
+// ---- pieces of the vector -----------------------------------------------------------------------------------------------------------
+
+Parameter scope_parameter(const std::string& default_scope) {
+  Parameter parameter = choice_parameter("scope", {"global", "layer", "bucket"},
+                                         "what the rule is applied to: the whole vector, each layer, or buckets of consecutive layers");
+  parameter.default_value = default_scope;
+  return parameter;
+}
+
+Parameter bucket_bytes_parameter() {
+  return integer_parameter("bucket_bytes", 26214400, ">= 4", Json{{"minimum", 4}}, "bytes of gradient in a bucket (scope = bucket)");
+}
+
+std::vector<Segment> layer_segments(const ReplayShape& shape) {
+  std::vector<Segment> segments;
+  for (const traces::Layer& layer : shape.layers)
+    if (layer.size > 0) segments.push_back({layer.offset, layer.offset + layer.size});
+  return segments;
+}
+
+std::vector<Segment> segments_of(const ReplayShape& shape, const Json& values) {
+  const std::string scope = values.at("scope").get<std::string>();
+  if (scope == "global") return {{0, shape.gradients}};
+  const std::vector<Segment> layers = layer_segments(shape);
+  if (scope == "layer") return layers;
+  const Index bucket = values.at("bucket_bytes").get<Index>() / 4;
+  std::vector<Segment> segments;
+  for (const Segment& layer : layers) {
+    if (!segments.empty() && layer.end - segments.back().begin <= bucket)
+      segments.back().end = layer.end;
+    else
+      segments.push_back(layer);
+  }
+  return segments;
+}
+
+Parameter density_schedule_parameter(const std::string& note) {
+  return {"density_schedule", Json::array(), "a list of [iteration >= 0, 0 < density <= 1], iterations ascending",
+          "densities that replace the given one: each holds from its iteration on (warm-up counts)" + note,
+          parse_json(R"({"type":"array","items":{"type":"array","minItems":2,"maxItems":2,"items":[
+                         {"type":"integer","minimum":0},{"type":"number","exclusiveMinimum":0,"maximum":1}]}})",
+                     "density_schedule")};
+}
+
+DensitySchedule::DensitySchedule(const ReplayShape& shape, const Json& values) : density_(shape.density) {
+  for (const Json& step : values.at("density_schedule")) {
+    steps_.emplace_back(step.at(0).get<std::int64_t>(), step.at(1).get<double>());
+    if (steps_.size() > 1 && steps_.back().first <= steps_[steps_.size() - 2].first)
+      throw InputError("density_schedule", "ascending iterations", brief(values.at("density_schedule")));
+  }
+}
+
+double DensitySchedule::density(std::int64_t iteration) const {
+  double density = density_;
+  for (const auto& [from, value] : steps_)
+    if (iteration >= from) density = value;
+  return density;
+}
+
+Index truncated(double density, Index size) { return static_cast<Index>(density * static_cast<double>(size)); }
+
 // ---- selection --------------------------------------------------------------------------------------------------------------------
 
 void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
@@ -93,6 +171,37 @@ void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels
     kernels.threshold_select(accumulators.range(worker, first, last), threshold, first, indices);
     first = last;
   }
+}
+
+Index count_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                     float threshold) {
+  Index count = 0;
+  for (Index first = begin; first < end;) {
+    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
+    count += kernels.count(accumulators.range(worker, first, last), threshold);
+    first = last;
+  }
+  return count;
+}
+
+namespace {
+
+// |a| > x for floats is |a| >= the next float above x. Nothing is above infinity or NaN; everything is above a negative number.
+float just_above(float threshold) {
+  if (threshold == std::numeric_limits<float>::infinity()) return std::numeric_limits<float>::quiet_NaN();
+  return std::nextafter(threshold, std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
+
+void select_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                  float threshold, std::vector<Index>& indices) {
+  select_at_least(accumulators, kernels, worker, begin, end, just_above(threshold), indices);
+}
+
+Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                  float threshold) {
+  return count_at_least(accumulators, kernels, worker, begin, end, just_above(threshold));
 }
 
 double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients) {
@@ -158,6 +267,17 @@ Exchange padded_index_exchange(std::span<const Index> counts, Index values, std:
           all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(values))};
 }
 
+Exchange gathered_exchange_2023a(std::span<const Index> counts, std::size_t tensors, std::int64_t index_bytes) {
+  return {all_gather("counts", "int64", 8), all_gather("plan", "int64", 8 * tensors), all_gather("plan", "int64", 8 * tensors),
+          padded_all_gather("values", "float32", counts, 4),
+          padded_all_gather("indices", index_dtype(index_bytes), counts, static_cast<std::uint64_t>(index_bytes))};
+}
+
+Exchange gathered_exchange(Index k, std::int64_t index_bytes) {
+  return {all_gather("values", "float32", 4 * static_cast<std::uint64_t>(k)),
+          all_gather("indices", index_dtype(index_bytes), static_cast<std::uint64_t>(index_bytes * k))};
+}
+
 // ---- kernel work ------------------------------------------------------------------------------------------------------------------
 
 void WorkLog::all(const std::string& operation, Index elements, Index selected, std::size_t before_call) {
@@ -171,6 +291,29 @@ void WorkLog::each(const std::string& operation, Index elements, std::span<const
 
 void WorkLog::one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call) {
   lists_[static_cast<std::size_t>(worker)].push_back({operation, elements, selected, static_cast<std::int64_t>(before_call)});
+}
+
+void finish_united_or_gathered(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels, bool old,
+                               std::int64_t index_bytes) {
+  const std::vector<Index> counts = counts_of(selection.selected);
+  selection.exchanged = kernels.unite(selection.selected, shape.gradients);
+  const Index united = std::ssize(selection.exchanged);
+  if (old) {
+    selection.exchange = gathered_exchange_2023a(counts, layer_segments(shape).size(), index_bytes);
+    selection.contribution = Contribution::at_own_selection;
+    for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
+      const Index own = counts[static_cast<std::size_t>(worker)];
+      work.one(worker, "gather", own, own, 0);
+      work.one(worker, "zero", own, own, 0);
+    }
+    work.all("unite", sum_of(counts), united, selection.exchange.size());
+  } else {
+    selection.exchange = padded_index_exchange(counts, united, index_bytes);
+    work.all("unite", sum_of(counts), united, 2);
+    work.all("gather", united, united, 2);
+    work.all("zero", united, united, 3);
+  }
+  selection.work = work.take();
 }
 
 namespace {

@@ -23,8 +23,46 @@ Parameter integer_parameter(const std::string& name, std::int64_t default_value,
 /// index_bytes: 8 (the authors' int64) or 4.
 Parameter index_bytes_parameter(std::int64_t default_value = 8);
 
+/// index_bytes of a sparsifier whose two generations differ: 0 stands for what the authors' code sends, 8 or (generation 2023a) 4.
+Parameter index_bytes_by_generation_parameter();
+std::int64_t index_bytes_by_generation(const Json& values);
+/// generation: current (flat vector, values all-reduced, residual 0 at the union) or 2023a (per tensor, values gathered, residual 0 at the
+/// own selection).
+Parameter generation_parameter();
+
 /// Refuses k = trunc(d * N) = 0 for a rule that divides by k. Errors: InputError.
 void require_target_k(const ReplayShape& shape, const std::string& sparsifier);
+
+// ---- pieces of the vector -----------------------------------------------------------------------------------------------------------
+
+struct Segment {
+  Index begin = 0, end = 0;
+  Index size() const { return end - begin; }
+};
+
+/// scope: global, layer or bucket.
+Parameter scope_parameter(const std::string& default_scope = "global");
+/// Bytes of gradient in a bucket of scope bucket; 25 MiB is what PyTorch's DistributedDataParallel starts with.
+Parameter bucket_bytes_parameter();
+/// [0, N) as one piece, one piece per layer, or runs of whole layers of at most bucket_bytes (a larger layer is a bucket of its own).
+std::vector<Segment> segments_of(const ReplayShape& shape, const Json& values);
+std::vector<Segment> layer_segments(const ReplayShape& shape);
+
+/// density_schedule: list of [iteration, density], ascending: from this iteration on this density. Empty: the replay's density throughout.
+Parameter density_schedule_parameter(const std::string& note = "");
+class DensitySchedule {
+ public:
+  /// Errors: InputError when iterations do not ascend.
+  DensitySchedule(const ReplayShape& shape, const Json& values);
+  double density(std::int64_t iteration) const;
+
+ private:
+  double density_;
+  std::vector<std::pair<std::int64_t, double>> steps_;
+};
+
+/// trunc(density * size) in double.
+Index truncated(double density, Index size);
 
 // ---- selection --------------------------------------------------------------------------------------------------------------------
 
@@ -34,6 +72,15 @@ inline constexpr Index tile_elements = 32768;
 /// Appends the indices in [begin, end) with |a| >= threshold, ascending. Cost O(end - begin).
 void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                      float threshold, std::vector<Index>& indices);
+
+/// How many have |a| >= threshold.
+Index count_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                     float threshold);
+/// The same with a strict comparison: |a| > threshold.
+void select_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                  float threshold, std::vector<Index>& indices);
+Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
+                  float threshold);
 
 /// Smallest |a| at the indices; NaN when there are none.
 double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients);
@@ -56,6 +103,11 @@ std::string index_dtype(std::int64_t index_bytes);
 /// Exchange X2 (docs/sparsifiers.md): all-gather of one int64 count, padded all-gather of the indices, all-reduce of `values` floats.
 Exchange padded_index_exchange(std::span<const Index> counts, Index values, std::int64_t index_bytes);
 
+/// Exchange X4 of the 2023a generation: one size, first and last offset of every tensor, then values and int32 positions, both padded.
+Exchange gathered_exchange_2023a(std::span<const Index> counts, std::size_t tensors, std::int64_t index_bytes);
+/// Exchange X4 where every worker sends k entries.
+Exchange gathered_exchange(Index k, std::int64_t index_bytes);
+
 // ---- kernel work ------------------------------------------------------------------------------------------------------------------
 
 /// Collects the kernels that each worker runs, in order.
@@ -70,5 +122,9 @@ class WorkLog {
  private:
   std::vector<std::vector<KernelWork>> lists_;
 };
+
+/// What hard_threshold and sage do after selecting: unites, fills exchanged, exchange, contribution and work; `old`: the 2023a generation.
+void finish_united_or_gathered(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels, bool old,
+                               std::int64_t index_bytes);
 
 }  // namespace sparscale::sim

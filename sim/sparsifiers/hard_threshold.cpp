@@ -1,9 +1,10 @@
 // Hard threshold.
-// Paper:    Strom, Interspeech 2015; Dutta et al., NeurIPS 2021; as in kljp/micro's and kljp/exdyna's ThreshReducer.
+// Paper:    Strom, Interspeech 2015; Dutta et al., NeurIPS 2021; as in kljp/micro's and kljp/exdyna's (2023a: kljp/sage's) ThreshReducer.
 // Rule:     each worker selects |a| >= lambda; lambda is the same on all workers and never changes: 1/(2 sqrt(k)), or given.
 // Exchange: all-gather of one count, all-gather of the indices padded to the largest count, sort and unique, all-reduce of the values at
 //           the union. Residuals become 0 at the union. Nothing selected anywhere: the calls are made with nothing in them (the authors'
-//           code stops there).
+//           code stops there). 2023a: all-gathers of the size, of the tensors' offsets, of padded values and positions; residuals become 0
+//           at the own selection.
 // Cost:     one scan of N on every worker; nothing holds the density.
 #include <cmath>
 
@@ -15,7 +16,10 @@ namespace {
 class HardThreshold : public Sparsifier {
  public:
   HardThreshold(const ReplayShape& shape, const Json& values)
-      : shape_(shape), index_bytes_(values.at("index_bytes").get<std::int64_t>()), threshold_(values.at("threshold").get<double>()) {
+      : shape_(shape),
+        index_bytes_(index_bytes_by_generation(values)),
+        old_(values.at("generation") == "2023a"),
+        threshold_(values.at("threshold").get<double>()) {
     if (threshold_ == 0) {
       require_target_k(shape, "hard_threshold without a given threshold");
       threshold_ = 1 / (2 * std::sqrt(static_cast<double>(shape.target_k)));
@@ -29,24 +33,18 @@ class HardThreshold : public Sparsifier {
     for (std::int64_t worker = 0; worker < shape_.workers; ++worker)
       select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold_),
                       selection.selected[static_cast<std::size_t>(worker)]);
-    const std::vector<Index> counts = counts_of(selection.selected);
-    selection.exchanged = kernels.unite(selection.selected, N);
-    const Index united = std::ssize(selection.exchanged);
     selection.threshold = {threshold_};
-    selection.exchange = padded_index_exchange(counts, united, index_bytes_);
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    work.each("threshold_select", N, counts, 0);
-    work.all("unite", sum_of(counts), united, 2);
-    work.all("gather", united, united, 2);
-    work.all("zero", united, united, 3);
-    selection.work = work.take();
+    work.each("threshold_select", N, counts_of(selection.selected), 0);
+    finish_united_or_gathered(selection, work, shape_, kernels, old_, index_bytes_);
     return selection;
   }
 
  private:
   ReplayShape shape_;
   std::int64_t index_bytes_;
+  bool old_;
   double threshold_;
 };
 
@@ -62,7 +60,8 @@ SparsifierInfo describe_hard_threshold() {
   info.cost = "one scan of N on every worker; the density is whatever the residuals make it";
   info.parameters = {
       number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "lambda; 0: 1/(2 sqrt(k))"),
-      index_bytes_parameter(),
+      generation_parameter(),
+      index_bytes_by_generation_parameter(),
   };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<HardThreshold>(shape, values); };
   return info;

@@ -4,8 +4,12 @@
   X(dense_fp16)                  \
   X(topk)                        \
   X(hard_threshold)              \
+  X(sage)                        \
+  X(deft)                        \
   X(micro)                       \
-  X(exdyna)
+  X(exdyna)                      \
+  X(cltk)                        \
+  X(global_topk)
 
 #include "base/error.hpp"
 #include "sim/sparsifier.hpp"

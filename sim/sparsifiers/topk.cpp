@@ -1,8 +1,13 @@
 // Local Top-k.
-// Paper:    Aji, Heafield, EMNLP 2017; Stich et al., NeurIPS 2018; as in kljp/exdyna's TopKReducer.
-// Rule:     each worker selects its k = trunc(d N) largest |a|, ties to the lower index. k = 0 selects nothing.
+// Paper:    Aji, Heafield, EMNLP 2017; Stich et al., NeurIPS 2018; as in kljp/exdyna's (2023a: kljp/sage's) TopKReducer.
+// Rule:     each worker selects its k = trunc(d N) largest |a|, ties to the lower index. k = 0 selects nothing. By layer or bucket (and in
+//           generation 2023a, which goes by layer): max(1, trunc(d N_piece)) of each piece.
 // Exchange: all-gather of k indices, sort and unique, all-reduce of the values at the union of U indices. Residuals become 0 at the union.
+//           2023a: all-gather of values and of indices; residuals become 0 at the own selection.
 // Cost:     top-k over N on every worker; k <= U <= min(N, n k): the build-up grows with n.
+#include <algorithm>
+
+#include "base/error.hpp"
 #include "sim/sparsifiers/common.hpp"
 
 namespace sparscale::sim {
@@ -10,34 +15,67 @@ namespace {
 
 class TopK : public Sparsifier {
  public:
-  TopK(const ReplayShape& shape, const Json& values) : shape_(shape), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {}
+  TopK(const ReplayShape& shape, const Json& values)
+      : shape_(shape),
+        schedule_(shape, values),
+        scheduled_(!values.at("density_schedule").empty()),
+        index_bytes_(index_bytes_by_generation(values)),
+        old_(values.at("generation") == "2023a"),
+        pieces_(segments_of(shape, values)) {
+    if (old_ && values.at("scope") == "bucket")
+      throw InputError("scope", "layer or the default with generation 2023a, which goes tensor by tensor", "bucket");
+    if (old_) pieces_ = layer_segments(shape);
+    by_piece_ = old_ || values.at("scope") != "global";
+  }
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index N = shape_.gradients, k = shape_.target_k;
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients;
+    const double density = schedule_.density(iteration);
+    std::vector<Index> counts;  // of each piece
+    for (const Segment& piece : pieces_) {
+      const Index k = truncated(density, piece.size());
+      counts.push_back(by_piece_ ? std::max<Index>(1, k) : k);
+    }
+    const Index k = sum_of(counts);
     Selection selection;
+    if (scheduled_) selection.target_k = truncated(density, N);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
       std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      kernels.topk(accumulators.range(worker, 0, N), k, 0, own);
-      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
+      for (std::size_t p = 0; p < pieces_.size(); ++p)
+        kernels.topk(accumulators.range(worker, pieces_[p].begin, pieces_[p].end), counts[p], pieces_[p].begin, own);
+      if (!by_piece_) selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
     }
     selection.exchanged = kernels.unite(selection.selected, N);
     const Index united = std::ssize(selection.exchanged);
-    selection.exchange = {all_gather("indices", index_dtype(index_bytes_), static_cast<std::uint64_t>(k * index_bytes_)),
-                          all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(united))};
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    work.all("topk", N, k, 0);
-    work.all("unite", shape_.workers * k, united, 1);
-    work.all("gather", united, united, 1);
-    work.all("zero", united, united, 2);
+    for (std::size_t p = 0; p < pieces_.size(); ++p) work.all("topk", pieces_[p].size(), counts[p], 0);
+    if (old_) {
+      selection.exchange = gathered_exchange(k, index_bytes_);
+      selection.contribution = Contribution::at_own_selection;
+      work.all("gather", k, k, 0);
+      work.all("zero", k, k, 0);
+      work.all("unite", shape_.workers * k, united, 2);
+    } else {
+      selection.exchange = {all_gather("indices", index_dtype(index_bytes_), static_cast<std::uint64_t>(k * index_bytes_)),
+                            all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(united))};
+      work.all("unite", shape_.workers * k, united, 1);
+      work.all("gather", united, united, 1);
+      work.all("zero", united, united, 2);
+    }
     selection.work = work.take();
     return selection;
   }
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
+  bool scheduled_;
   std::int64_t index_bytes_;
+  bool old_;
+  std::vector<Segment> pieces_;
+  bool by_piece_ = false;
 };
 
 }  // namespace
@@ -50,7 +88,8 @@ SparsifierInfo describe_topk() {
   info.rule = "Each worker selects its k largest |a|.";
   info.exchange = "all-gather of indices (8k), all-reduce of values at the union (4U)";
   info.cost = "top-k over N on every worker; U grows with n";
-  info.parameters = {index_bytes_parameter()};
+  info.parameters = {generation_parameter(), scope_parameter(), bucket_bytes_parameter(), density_schedule_parameter(),
+                     index_bytes_by_generation_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<TopK>(shape, values); };
   return info;
 }
