@@ -9,7 +9,8 @@
 
 namespace sparscale::sim {
 
-enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast };
+/// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together, in equal parts.
+enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all };
 
 /// The name in files and on the command line, and back. Errors: InputError on an unknown name.
 std::string operation_name(Operation operation);

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <unordered_set>
 
 #include "base/error.hpp"
 
@@ -278,6 +279,35 @@ Exchange gathered_exchange(Index k, std::int64_t index_bytes) {
           all_gather("indices", index_dtype(index_bytes), static_cast<std::uint64_t>(index_bytes * k))};
 }
 
+void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, const GatherStyle& style) {
+  const auto append = [&](const std::vector<Index>& sizes) {
+    if (style.size_bytes > 0) exchange.push_back(all_gather("counts", "int64", style.size_bytes));
+    for (const bool values : {true, false}) {
+      const std::string payload = values ? "values" : "indices";
+      const std::string dtype = values ? "float32" : index_dtype(style.index_bytes);
+      const std::uint64_t bytes = values ? 4 : static_cast<std::uint64_t>(style.index_bytes);
+      CollectiveCall call = padded_all_gather(payload, dtype, sizes, bytes);
+      if (!style.padded) {
+        call.bytes = call.bytes_unpadded;
+        call.bytes_unpadded.clear();
+      }
+      exchange.push_back(std::move(call));
+    }
+  };
+  if (!style.fused) {
+    for (const auto& sizes : counts) append(sizes);
+    return;
+  }
+  std::vector<Index> sums(counts.empty() ? 0 : counts.front().size(), 0);
+  for (const auto& sizes : counts)
+    for (std::size_t worker = 0; worker < sums.size(); ++worker) sums[worker] += sizes[worker];
+  append(sums);
+}
+
+Parameter fused_parameter(bool default_value, const std::string& whose) {
+  return boolean_parameter("fused", default_value, "one set of calls for all pieces together, instead of one per piece" + whose);
+}
+
 // ---- kernel work ------------------------------------------------------------------------------------------------------------------
 
 void WorkLog::all(const std::string& operation, Index elements, Index selected, std::size_t before_call) {
@@ -287,6 +317,11 @@ void WorkLog::all(const std::string& operation, Index elements, Index selected, 
 void WorkLog::each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call) {
   for (std::size_t worker = 0; worker < lists_.size(); ++worker)
     lists_[worker].push_back({operation, elements, selected[worker], static_cast<std::int64_t>(before_call)});
+}
+
+void WorkLog::each_of(const std::string& operation, std::span<const Index> counts, std::size_t before_call) {
+  for (std::size_t worker = 0; worker < lists_.size(); ++worker)
+    lists_[worker].push_back({operation, counts[worker], counts[worker], static_cast<std::int64_t>(before_call)});
 }
 
 void WorkLog::one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call) {
@@ -301,11 +336,8 @@ void finish_united_or_gathered(Selection& selection, WorkLog& work, const Replay
   if (old) {
     selection.exchange = gathered_exchange_2023a(counts, layer_segments(shape).size(), index_bytes);
     selection.contribution = Contribution::at_own_selection;
-    for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
-      const Index own = counts[static_cast<std::size_t>(worker)];
-      work.one(worker, "gather", own, own, 0);
-      work.one(worker, "zero", own, own, 0);
-    }
+    work.each_of("gather", counts, 0);
+    work.each_of("zero", counts, 0);
     work.all("unite", sum_of(counts), united, selection.exchange.size());
   } else {
     selection.exchange = padded_index_exchange(counts, united, index_bytes);
@@ -380,6 +412,21 @@ std::vector<std::vector<KernelWork>> work_from_json(const Json& json, std::int64
            number_at(one, "selected", entry, worker, workers), number_at(one, "before_call", entry, worker, workers)});
   }
   return work;
+}
+
+std::vector<Index> random_subset(Random& random, Index size, Index count) {
+  // Floyd's sampling: one draw per index; the j-th draw is below size - count + j + 1.
+  std::vector<Index> chosen;
+  chosen.reserve(static_cast<std::size_t>(count));
+  std::unordered_set<Index> seen(static_cast<std::size_t>(count));
+  for (Index top = size - count; top < size; ++top) {
+    const Index draw = static_cast<Index>(random.below(static_cast<std::uint64_t>(top) + 1));
+    const Index index = seen.contains(draw) ? top : draw;
+    seen.insert(index);
+    chosen.push_back(index);
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
 }
 
 }  // namespace sparscale::sim

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random.hpp"
 #include "sim/sparsifier.hpp"
 
 namespace sparscale::sim {
@@ -108,6 +109,18 @@ Exchange gathered_exchange_2023a(std::span<const Index> counts, std::size_t tens
 /// Exchange X4 where every worker sends k entries.
 Exchange gathered_exchange(Index k, std::int64_t index_bytes);
 
+/// How entries (value and index) of unequal number are gathered.
+struct GatherStyle {
+  std::int64_t index_bytes = 4;
+  bool fused = true;             // one set of calls for all pieces together, else one per piece
+  std::uint64_t size_bytes = 0;  // bytes of the all-gather of sizes before it; 0: none (the library's gather takes unequal sizes)
+  bool padded = false;           // to the largest size
+};
+/// Appends [sizes,] values, indices. `counts[piece][worker]`.
+void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, const GatherStyle& style);
+/// fused: true | false.
+Parameter fused_parameter(bool default_value, const std::string& whose);
+
 // ---- kernel work ------------------------------------------------------------------------------------------------------------------
 
 /// Collects the kernels that each worker runs, in order.
@@ -117,6 +130,8 @@ class WorkLog {
   void all(const std::string& operation, Index elements, Index selected, std::size_t before_call);
   void each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call);
   void one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call);
+  /// `elements` as many as selected, for each worker.
+  void each_of(const std::string& operation, std::span<const Index> counts, std::size_t before_call);
   std::vector<std::vector<KernelWork>> take() { return std::move(lists_); }
 
  private:
@@ -126,5 +141,8 @@ class WorkLog {
 /// What hard_threshold and sage do after selecting: unites, fills exchanged, exchange, contribution and work; `old`: the 2023a generation.
 void finish_united_or_gathered(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels, bool old,
                                std::int64_t index_bytes);
+
+/// Indices in [0, size) that are distinct and uniformly random, ascending. Cost O(count log count). count <= size.
+std::vector<Index> random_subset(Random& random, Index size, Index count);
 
 }  // namespace sparscale::sim

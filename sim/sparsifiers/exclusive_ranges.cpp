@@ -22,14 +22,14 @@ double CountController::next(std::int64_t iteration, Index last_count) {
 }
 
 Selection select_in_exclusive_ranges(const ReplayShape& shape, const AccumulatorView& accumulators, const kernels::Kernels& kernels,
-                                     std::int64_t iteration, const std::vector<IndexRange>& ranges, double threshold,
+                                     std::int64_t iteration, const std::vector<Segment>& ranges, double threshold,
                                      std::int64_t index_bytes) {
   Selection selection;
   selection.selected.resize(static_cast<std::size_t>(shape.workers));
   WorkLog work(shape.workers);
   work.all("accumulate", shape.gradients, shape.gradients, 0);
   for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
-    const IndexRange& range = ranges[static_cast<std::size_t>(worker)];
+    const Segment& range = ranges[static_cast<std::size_t>(worker)];
     std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
     select_at_least(accumulators, kernels, worker, range.begin, range.end, static_cast<float>(threshold), own);
     work.one(worker, "threshold_select", range.end - range.begin, std::ssize(own), 0);
@@ -51,10 +51,10 @@ Selection select_in_exclusive_ranges(const ReplayShape& shape, const Accumulator
   return selection;
 }
 
-void add_ranges(Json& details, const std::vector<Index>& partition_of_worker, const std::vector<IndexRange>& ranges) {
+void add_ranges(Json& details, const std::vector<Index>& partition_of_worker, const std::vector<Segment>& ranges) {
   details["partition_of_worker"] = partition_of_worker;
   Json list = Json::array();
-  for (const IndexRange& range : ranges) list.push_back(Json::array({range.begin, range.end}));
+  for (const Segment& range : ranges) list.push_back(Json::array({range.begin, range.end}));
   details["range_of_worker"] = list;
 }
 

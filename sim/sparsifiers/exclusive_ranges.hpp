@@ -23,18 +23,14 @@ class CountController {
   double threshold_ = 0;
 };
 
-struct IndexRange {
-  Index begin = 0, end = 0;
-};
-
 /// Selects |a| >= threshold in each worker's own range; a worker that finds nothing takes the one index begin + t mod length. `ranges`: one
 /// per worker, disjoint, none empty. Fills selected, exchanged, exchange, work and threshold.
 Selection select_in_exclusive_ranges(const ReplayShape& shape, const AccumulatorView& accumulators, const kernels::Kernels& kernels,
-                                     std::int64_t iteration, const std::vector<IndexRange>& ranges, double threshold,
+                                     std::int64_t iteration, const std::vector<Segment>& ranges, double threshold,
                                      std::int64_t index_bytes);
 
 /// partition_of_worker and range_of_worker of the record.
-void add_ranges(Json& details, const std::vector<Index>& partition_of_worker, const std::vector<IndexRange>& ranges);
+void add_ranges(Json& details, const std::vector<Index>& partition_of_worker, const std::vector<Segment>& ranges);
 
 /// micro_rule: code | intended.
 Parameter micro_rule_parameter();

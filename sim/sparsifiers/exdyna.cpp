@@ -49,7 +49,7 @@ class ExDyna : public Sparsifier {
     const Index n = shape_.workers;
     if (iteration > 0) move_blocks(iteration);
     std::vector<Index> partition_of_worker;
-    std::vector<IndexRange> ranges;
+    std::vector<Segment> ranges;
     for (Index worker = 0; worker < n; ++worker) {
       const Index p = (iteration % n + worker) % n;
       const Index start = starts_[static_cast<std::size_t>(p)];

@@ -31,7 +31,7 @@ class Micro : public Sparsifier {
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index n = shape_.workers;
     std::vector<Index> partition_of_worker;
-    std::vector<IndexRange> ranges;
+    std::vector<Segment> ranges;
     for (Index worker = 0; worker < n; ++worker) {
       const Index p = (iteration % n + worker) % n;
       const Index start = starts_[static_cast<std::size_t>(p)];

@@ -9,7 +9,17 @@
   X(micro)                       \
   X(exdyna)                      \
   X(cltk)                        \
-  X(global_topk)
+  X(global_topk)                 \
+  X(gtopk)                       \
+  X(random_k)                    \
+  X(dgc)                         \
+  X(gaussiank)                   \
+  X(sidco)                       \
+  X(accordion)                   \
+  X(oktopk)                      \
+  X(omnireduce)                  \
+  X(grace_topk)                  \
+  X(grace_threshold)
 
 #include "base/error.hpp"
 #include "sim/sparsifier.hpp"

@@ -1,0 +1,276 @@
+// Ok-Topk.
+// Paper:    Li, Hoefler, PPoPP 2022 (arXiv 2201.07598); as in Shigangli/Ok-Topk, whose three programs differ in constants (variant).
+// Rule:     every worker selects |a| > tau_l, strictly; tau_l is the exact k-th largest |a| every 32 (BERT: 128) iterations and is nudged
+// by the count
+//           in between. The vector is cut into n regions with about equal counts (every 64 iterations); worker j sums region j and keeps
+//           sums with |sum| > tau_g, tau_g being the exact k-th largest |sum| every 32 (128) iterations and nudged in between.
+// Exchange: [all-reduce of n-1 boundaries], all-to-all of sizes, all-to-all of entries (8 bytes each), [BERT: balancing], all-gather of
+// sizes,
+//           all-gather of the kept sums. Residuals become 0 where the own selection and the final one agree.
+// Cost:     one scan (every 32nd iteration an exact top-k), the summing of a region; about 6k entries of volume whatever n.
+//
+// Sums are taken in the order of the workers. Iterations before dense_iterations exchange densely and keep no residual: 512 (VGG) and 128
+// (LSTM) in the authors' code, 0 here in every variant unless given, since traces are short. The balancing step is the paper's and BERT's;
+// its moves are counted as one all-to-all of the surplus over the mean. VGG and LSTM ship index and value in one float32 buffer, BERT in
+// two.
+#include <algorithm>
+#include <cmath>
+
+#include "sim/sparsifiers/common.hpp"
+
+namespace sparscale::sim {
+namespace {
+
+// The constants in which the three programs differ.
+struct Variant {
+  std::int64_t exact_every;
+  // Raising tau_l while too many pass: numerator / denominator of k, 0: not done.
+  Index raise_numerator, raise_denominator;
+  double local_low, local_step, global_low, global_down, global_high, global_up;
+  bool balance, two_buffers;
+};
+
+constexpr double local_high = 5.0 / 4;
+
+Variant variant_of(const std::string& name) {
+  if (name == "vgg") return {32, 4, 3, 2.0 / 3, 1.012, 2.0 / 3, 1.008, 4.0 / 3, 1.008, false, false};
+  if (name == "lstm") return {32, 3, 2, 3.0 / 4, 1.012, 3.0 / 4, 1.01, 5.0 / 4, 1.008, false, false};
+  return {128, 0, 1, 4.0 / 5, 1.025, 4.0 / 5, 1.036, 5.0 / 4, 1.025, true, true};
+}
+
+class OkTopk : public Sparsifier {
+ public:
+  OkTopk(const ReplayShape& shape, const Json& values)
+      : shape_(shape),
+        variant_(variant_of(values.at("variant").get<std::string>())),
+        dense_iterations_(values.at("dense_iterations").get<std::int64_t>()),
+        local_(static_cast<std::size_t>(shape.workers), 0),
+        sums_(static_cast<std::size_t>(shape.gradients), 0.0F) {
+    require_target_k(shape, "oktopk");
+  }
+
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
+    Selection selection;
+    WorkLog work(n);
+    if (iteration < dense_iterations_) {
+      selection.everything = true;
+      selection.exchange = {all_reduce("gradient", "float32", 4 * static_cast<std::uint64_t>(N))};
+      selection.residual = Residual::cleared;
+      return selection;
+    }
+    const std::int64_t step = iteration - dense_iterations_;
+    const bool exact = step % variant_.exact_every == 0;
+    work.all("accumulate", N, N, 0);
+
+    selection.selected.resize(static_cast<std::size_t>(n));
+    std::vector<Index> counts(static_cast<std::size_t>(n));
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      const std::size_t at = static_cast<std::size_t>(worker);
+      if (exact) {
+        std::vector<Index> top;
+        kernels.topk(accumulators.range(worker, 0, N), k, 0, top);
+        local_[at] = smallest_magnitude(accumulators, worker, top, N);
+        work.one(worker, "topk", N, k, 0);
+      } else if (variant_.raise_numerator > 0) {
+        for (int test = 0; test < 5; ++test) {
+          const Index count = count_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]));
+          work.one(worker, "count", N, count, 0);
+          if (count <= variant_.raise_numerator * k / variant_.raise_denominator) break;
+          local_[at] *= 1.03;
+        }
+      }
+      select_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]), selection.selected[at]);
+      counts[at] = std::ssize(selection.selected[at]);
+      work.one(worker, "threshold_select", N, counts[at], 0);
+    }
+    selection.threshold = local_;
+
+    Exchange& exchange = selection.exchange;
+    if (step % 64 == 0) {
+      cut_regions(selection.selected);
+      if (n > 1) exchange.push_back(all_reduce("plan", "int32", 4 * static_cast<std::uint64_t>(n - 1)));
+    }
+    // tau_l of the next iteration.
+    for (std::size_t at = 0; at < counts.size(); ++at) {
+      const double count = static_cast<double>(counts[at]), wanted = static_cast<double>(k);
+      if (count < variant_.local_low * wanted) local_[at] /= variant_.local_step;
+      if (count > local_high * wanted) local_[at] *= variant_.local_step;
+    }
+
+    // Split and reduce: what a worker sends is what lies outside its own region.
+    std::vector<Index> sent(static_cast<std::size_t>(n)), received(static_cast<std::size_t>(n));
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      const auto& own = selection.selected[static_cast<std::size_t>(worker)];
+      for (std::int64_t region = 0; region < n; ++region) {
+        const auto [begin, end] = region_of(region);
+        const Index inside = std::lower_bound(own.begin(), own.end(), end) - std::lower_bound(own.begin(), own.end(), begin);
+        if (region != worker) sent[static_cast<std::size_t>(worker)] += inside;
+        received[static_cast<std::size_t>(region)] += inside;
+      }
+    }
+    exchange.push_back(all_to_all("counts", "int32", std::vector<std::uint64_t>{4 * static_cast<std::uint64_t>(n - 1)}));
+    work.each_of("gather", counts, exchange.size());
+    append_entries(exchange, sent);
+
+    // Sums of the regions, in the order of the workers.
+    std::vector<Index> touched = kernels.unite(selection.selected, N);
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      const std::span<const float> values = accumulators.range(worker, 0, N);
+      for (const Index index : selection.selected[static_cast<std::size_t>(worker)])
+        sums_[static_cast<std::size_t>(index)] += values[static_cast<std::size_t>(index)];
+    }
+    for (std::int64_t region = 0; region < n; ++region) {
+      const auto [begin, end] = region_of(region);
+      const Index distinct =
+          std::lower_bound(touched.begin(), touched.end(), end) - std::lower_bound(touched.begin(), touched.end(), begin);
+      work.one(region, "unite", received[static_cast<std::size_t>(region)], distinct, exchange.size());
+    }
+
+    std::vector<float> region_sums(touched.size());
+    kernels.gather(sums_, touched, 0, region_sums);
+    for (const Index index : touched) sums_[static_cast<std::size_t>(index)] = 0;
+    std::vector<Index> kept;  // positions in touched
+    double used = 0;          // tau_g of this iteration
+    if (exact) {
+      kernels.topk(region_sums, k, 0, kept);
+      // All non-zero sums are gathered, the k largest are the result, the k-th is the threshold from now on.
+      std::vector<float> chosen(kept.size());
+      kernels.gather(region_sums, kept, 0, chosen);
+      global_ = chosen.empty()
+                    ? 0
+                    : std::abs(*std::min_element(chosen.begin(), chosen.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
+      used = global_;
+      std::vector<Index> non_zero;
+      for (std::size_t i = 0; i < touched.size(); ++i)
+        if (region_sums[i] != 0) non_zero.push_back(touched[i]);
+      append_gather(exchange, work, non_zero);
+      work.all("topk", std::ssize(non_zero), std::min<Index>(k, std::ssize(non_zero)), exchange.size());
+      for (const Index position : kept) selection.exchanged.push_back(touched[static_cast<std::size_t>(position)]);
+    } else {
+      used = global_;
+      for (std::size_t i = 0; i < touched.size(); ++i)
+        if (std::abs(region_sums[i]) > static_cast<float>(global_)) selection.exchanged.push_back(touched[i]);
+      append_gather(exchange, work, selection.exchanged);
+      const double total = static_cast<double>(selection.exchanged.size()), wanted = static_cast<double>(k);
+      if (total < variant_.global_low * wanted) global_ /= variant_.global_down;
+      if (total > variant_.global_high * wanted) global_ *= variant_.global_up;
+    }
+    work.all("zero", std::ssize(selection.exchanged), std::ssize(selection.exchanged), exchange.size());
+
+    selection.contribution = Contribution::at_own_and_exchanged;
+    selection.details["global_threshold"] = used;
+    selection.details["region_starts"] = region_starts();
+    selection.details["region_received"] = received;
+    selection.work = work.take();
+    return selection;
+  }
+
+ private:
+  static CollectiveCall all_to_all(const std::string& payload, const std::string& dtype, std::vector<std::uint64_t> bytes) {
+    CollectiveCall call;
+    call.operation = Operation::all_to_all;
+    call.payload = payload;
+    call.dtype = dtype;
+    call.bytes = std::move(bytes);
+    return call;
+  }
+
+  static std::vector<std::uint64_t> bytes_of(const std::vector<Index>& entries, std::uint64_t each) {
+    std::vector<std::uint64_t> bytes;
+    for (const Index count : entries) bytes.push_back(static_cast<std::uint64_t>(count) * each);
+    return bytes;
+  }
+
+  void append_entries(Exchange& exchange, const std::vector<Index>& entries) const {
+    if (!variant_.two_buffers) {
+      exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 8)));
+      return;
+    }
+    exchange.push_back(all_to_all("indices", "int32", bytes_of(entries, 4)));
+    exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 4)));
+  }
+
+  // The all-gather of the regions' results, balanced first in the variant that does.
+  void append_gather(Exchange& exchange, WorkLog& work, const std::vector<Index>& entries) const {
+    const Index n = shape_.workers;
+    std::vector<Index> held;
+    for (std::int64_t region = 0; region < n; ++region) {
+      const auto [begin, end] = region_of(region);
+      held.push_back(std::lower_bound(entries.begin(), entries.end(), end) - std::lower_bound(entries.begin(), entries.end(), begin));
+    }
+    work.each_of("gather", held, exchange.size());
+    exchange.push_back(all_gather("counts", "int32", 4));
+    if (variant_.balance) {
+      const Index total = std::ssize(entries);
+      std::vector<Index> surplus, balanced;
+      for (Index region = 0; region < n; ++region) {
+        balanced.push_back(total / n + (region < total % n ? 1 : 0));
+        surplus.push_back(std::max<Index>(0, held[static_cast<std::size_t>(region)] - balanced.back()));
+      }
+      append_entries(exchange, surplus);
+      held = balanced;
+    }
+    const auto gather = [&](const char* payload, const char* dtype, std::uint64_t each) {
+      CollectiveCall call = all_gather(payload, dtype, 0);
+      call.bytes = bytes_of(held, each);
+      exchange.push_back(std::move(call));
+    };
+    if (variant_.two_buffers) {
+      gather("indices", "int32", 4);
+      gather("values", "float32", 4);
+    } else {
+      gather("values", "float32", 8);
+    }
+  }
+
+  // Boundary j: the mean over the workers of the index at position j (L / n) of their lists, as integers.
+  void cut_regions(const std::vector<std::vector<Index>>& selected) {
+    const Index n = shape_.workers;
+    ends_.assign(static_cast<std::size_t>(n), shape_.gradients);
+    for (Index j = 1; j < n; ++j) {
+      Index sum = 0;
+      for (const auto& own : selected)
+        sum += own.empty() ? shape_.gradients / n * j : own[static_cast<std::size_t>(j * (std::ssize(own) / n))];
+      ends_[static_cast<std::size_t>(j - 1)] = sum / n;
+    }
+  }
+
+  std::pair<Index, Index> region_of(std::int64_t region) const {
+    return {region == 0 ? 0 : ends_[static_cast<std::size_t>(region - 1)], ends_[static_cast<std::size_t>(region)]};
+  }
+
+  std::vector<Index> region_starts() const {
+    std::vector<Index> starts{0};
+    starts.insert(starts.end(), ends_.begin(), ends_.end() - 1);
+    return starts;
+  }
+
+  ReplayShape shape_;
+  Variant variant_;
+  std::int64_t dense_iterations_;
+  std::vector<double> local_;  // tau_l per worker
+  double global_ = 0;          // tau_g
+  std::vector<Index> ends_;    // end of every region
+  std::vector<float> sums_;    // all zero between iterations
+};
+
+}  // namespace
+
+SparsifierInfo describe_oktopk() {
+  SparsifierInfo info;
+  info.name = "oktopk";
+  info.title = "Ok-Topk";
+  info.paper = "Li, Hoefler, PPoPP 2022 (arXiv 2201.07598)";
+  info.rule = "Local selections are summed region by region, one region per worker, and the sums are thresholded again.";
+  info.exchange = "all-to-all of sizes and of entries (8 bytes each), all-gather of sizes and of the kept sums; at times boundaries";
+  info.cost = "one scan of N; about 6k entries of volume whatever n";
+  info.parameters = {choice_parameter("variant", {"bert", "vgg", "lstm"}, "which of the authors' programs the constants are from"),
+                     integer_parameter("dense_iterations", 0, ">= 0", Json{{"minimum", 0}},
+                                       "first iterations that exchange densely (the authors': 512 in vgg, 128 in lstm)")};
+  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OkTopk>(shape, values); };
+  info.state_bytes = [](const ReplayShape& shape, const Json&) { return 4 * static_cast<std::uint64_t>(shape.gradients); };
+  return info;
+}
+
+}  // namespace sparscale::sim

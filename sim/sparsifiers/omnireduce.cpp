@@ -1,0 +1,117 @@
+// OmniReduce.
+// Paper:    Fei et al., SIGCOMM 2021; as in the authors' RDMA version.
+// Rule:     an all-reduce that skips zero blocks: a block of B elements is sent when some |a| in it is above the threshold (0: nothing is
+// lost), and the
+//           first block of every column always. No residual.
+// Exchange: every worker sends its blocks to aggregators, which send every block that some worker has to all. A block costs 4 B + 4 bytes
+// (its next
+//           offset). Timed as an all-to-all of the worker's own blocks, then an all-gather of the union in n equal parts: aggregators that
+//           are the workers themselves, without the overlap of the two directions that the streaming gives.
+// Cost:     one scan of N for the bitmap.
+//
+// k_i counts the elements of the blocks that worker i sends, the union those of all blocks that come back.
+#include <algorithm>
+
+#include "base/checked.hpp"
+#include "sim/sparsifiers/common.hpp"
+
+namespace sparscale::sim {
+namespace {
+
+class OmniReduce : public Sparsifier {
+ public:
+  OmniReduce(const ReplayShape& shape, const Json& values)
+      : shape_(shape),
+        block_(values.at("block_elements").get<Index>()),
+        threshold_(static_cast<float>(values.at("threshold").get<double>())) {
+    const Index aggregators = values.at("aggregators").get<Index>();
+    columns_ = 8 * (aggregators == 0 ? shape.workers : aggregators) * values.at("blocks_per_message").get<Index>();
+  }
+
+  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients, n = shape_.workers;
+    const Index blocks = (N + block_ - 1) / block_;
+    Selection selection;
+    std::vector<std::vector<Index>> sent(static_cast<std::size_t>(n));  // blocks
+    std::vector<std::uint64_t> bytes;
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      std::vector<Index>& own = sent[static_cast<std::size_t>(worker)];
+      std::uint64_t own_bytes = 0;
+      for (Index block = 0; block < blocks; ++block) {
+        const auto [begin, end] = elements_of(block);
+        if (block < columns_ || count_above(accumulators, kernels, worker, begin, end, threshold_) > 0) {
+          own.push_back(block);
+          own_bytes += 4 * static_cast<std::uint64_t>(end - begin) + 4;
+        }
+      }
+      bytes.push_back(own_bytes);
+    }
+    const std::vector<Index> united = kernels.unite(sent, blocks);
+    std::uint64_t union_bytes = 0;
+    for (const Index block : united) union_bytes += 4 * static_cast<std::uint64_t>(elements_of(block).end - elements_of(block).begin) + 4;
+    WorkLog work(n);
+    work.all("count", N, 0, 0);
+    CollectiveCall to_aggregators = all_reduce("values", "float32", 0);
+    to_aggregators.operation = Operation::all_to_all;
+    // One n-th of the blocks is a worker's own to aggregate.
+    for (std::uint64_t& own : bytes) own = own / static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(n - 1);
+    to_aggregators.bytes = bytes;
+    selection.exchange = {
+        to_aggregators, all_gather("values", "float32", (union_bytes + static_cast<std::uint64_t>(n) - 1) / static_cast<std::uint64_t>(n))};
+    selection.details["blocks"] = blocks;
+    selection.details["blocks_sent"] = counts_of(sent);
+    selection.details["blocks_union"] = static_cast<Index>(united.size());
+    selection.residual = Residual::cleared;
+    selection.contribution = Contribution::at_own_selection;
+    selection.work = work.take();
+    selection.threshold = {threshold_};
+    if (std::all_of(sent.begin(), sent.end(), [&](const auto& own) { return std::ssize(own) == blocks; })) {
+      selection.everything = true;
+      return selection;
+    }
+    for (const auto& own : sent) selection.selected.push_back(expand(own));
+    selection.exchanged = expand(united);
+    return selection;
+  }
+
+ private:
+  Segment elements_of(Index block) const { return {block * block_, std::min(shape_.gradients, (block + 1) * block_)}; }
+
+  std::vector<Index> expand(const std::vector<Index>& blocks) const {
+    std::vector<Index> indices;
+    for (const Index block : blocks)
+      for (Index index = elements_of(block).begin; index < elements_of(block).end; ++index) indices.push_back(index);
+    return indices;
+  }
+
+  ReplayShape shape_;
+  Index block_, columns_ = 0;
+  float threshold_;
+};
+
+}  // namespace
+
+SparsifierInfo describe_omnireduce() {
+  SparsifierInfo info;
+  info.name = "omnireduce";
+  info.title = "OmniReduce";
+  info.paper = "Fei et al., SIGCOMM 2021";
+  info.rule = "Blocks with a value above the threshold are sent to aggregators and summed; nothing else is lost or kept.";
+  info.exchange = "own blocks to the aggregators (4B + 4 each), the union of blocks back";
+  info.cost = "one scan of N";
+  info.parameters = {integer_parameter("block_elements", 256, ">= 1", Json{{"minimum", 1}},
+                                       "elements of a block (the authors' examples 256, their option's default 1024)"),
+                     number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "a block without |a| above it counts as zero"),
+                     integer_parameter("aggregators", 0, ">= 0", Json{{"minimum", 0}},
+                                       "aggregators, which set the number of columns; 0: as many as workers"),
+                     integer_parameter("blocks_per_message", 1, ">= 1", Json{{"minimum", 1}}, "blocks that are fused in one message")};
+  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OmniReduce>(shape, values); };
+  info.state_bytes = [](const ReplayShape& shape, const Json&) {  // index lists of nearly full vectors
+    return checked_multiply(
+        checked_multiply(static_cast<std::uint64_t>(shape.workers) + 1, static_cast<std::uint64_t>(shape.gradients), "omnireduce"), 8,
+        "omnireduce");
+  };
+  return info;
+}
+
+}  // namespace sparscale::sim

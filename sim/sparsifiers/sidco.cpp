@@ -1,0 +1,201 @@
+// SIDCo.
+// Paper:    Abdelmoniem et al., MLSys 2021 (arXiv 2101.10761); as in the authors' code.
+// Rule:     x = |a| / ||a||; a threshold from a fitted distribution of x (exponential; generalised Pareto by moments; gamma first, then
+// Pareto), in
+//           M stages: the first for ratio 0.25 when M > 1 and d < 0.25, each later one over what lies above the threshold so far, shifted
+//           by its minimum. x > threshold, strictly. stages < 0: starts with |stages|; every 5 iterations a worker adds a stage when it
+//           selected less than 0.8 of d on average and drops one above 1.2; between 1 and ceil(ln d / ln 1/2).
+// Exchange: all-gather of fp32 values and of int32 indices. Residuals become 0 at the own selection.
+// Cost:     passes over N for norm and moments, shrinking passes for later stages, one selecting pass.
+//
+// A vector of zeros has no fit: nothing is selected from it (the authors' code divides 0 by 0). A stage whose subset is empty, or a fit
+// that is not finite, keeps the threshold so far.
+#include <algorithm>
+#include <boost/math/special_functions/gamma.hpp>
+#include <cmath>
+
+#include "sim/sparsifiers/common.hpp"
+
+namespace sparscale::sim {
+namespace {
+
+constexpr double first_ratio = 0.25;
+constexpr double log_epsilon = 1e-12;  // keeps ln x finite for zeros
+
+struct Moments {
+  double minimum = 0, mean = 0, variance = 0;
+};
+
+// ratio of |a| above the threshold that is wanted -> threshold above `start` of a generalised Pareto distribution with these moments.
+double pareto_threshold(double mean, double variance, double ratio) {
+  const double square = mean * mean / variance;
+  const double scale = 0.5 * mean * (square + 1), shape = 0.5 * (square - 1);
+  return std::abs(shape) < 1e-12 ? -scale * std::log(ratio) : scale * (1 - std::pow(ratio, shape)) / shape;
+}
+
+class Sidco : public Sparsifier {
+ public:
+  Sidco(const ReplayShape& shape, const Json& values)
+      : shape_(shape),
+        fit_(values.at("fit").get<std::string>()),
+        adaptive_(values.at("stages").get<std::int64_t>() < 0),
+        style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false},
+        pieces_(segments_of(shape, values)) {
+    workers_.resize(static_cast<std::size_t>(shape.workers));
+    for (Worker& worker : workers_) worker.stages = std::abs(values.at("stages").get<std::int64_t>());
+    most_stages_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::log(shape.density) / std::log(0.5))));
+    if (adaptive_)
+      for (Worker& worker : workers_) worker.stages = std::clamp<std::int64_t>(worker.stages, 1, most_stages_);
+  }
+
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients;
+    const std::size_t n = workers_.size();
+    Selection selection;
+    selection.selected.resize(n);
+    std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
+    std::vector<std::int64_t> stages;
+    WorkLog work(shape_.workers);
+    work.all("accumulate", N, N, 0);
+    for (std::size_t worker = 0; worker < n; ++worker) {
+      Worker& state = workers_[worker];
+      stages.push_back(state.stages);
+      const auto at = static_cast<std::int64_t>(worker);
+      std::vector<Index>& own = selection.selected[worker];
+      for (std::size_t p = 0; p < pieces_.size(); ++p) {
+        const Segment& piece = pieces_[p];
+        const float threshold = fitted_threshold(accumulators, kernels, at, piece, state.stages, work);
+        const Index before = std::ssize(own);
+        select_above(accumulators, kernels, at, piece.begin, piece.end, threshold, own);
+        counts[p][worker] = std::ssize(own) - before;
+        work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
+        state.ratios.push_back(static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / shape_.density);
+        if (pieces_.size() == 1) selection.threshold.push_back(threshold);
+      }
+      if (adaptive_ && iteration % 5 == 4) adapt(state);
+    }
+    selection.exchanged = kernels.unite(selection.selected, N);
+    const std::vector<Index> all = counts_of(selection.selected);
+    work.each_of("gather", all, 0);
+    work.each_of("zero", all, 0);
+    append_entry_gathers(selection.exchange, counts, style_);
+    work.all("unite", sum_of(all), std::ssize(selection.exchanged), selection.exchange.size());
+    selection.contribution = Contribution::at_own_selection;
+    selection.details["stages"] = stages;
+    selection.work = work.take();
+    return selection;
+  }
+
+ private:
+  struct Worker {
+    std::int64_t stages = 1;
+    std::vector<double> ratios;  // selected fraction over d since the last change
+  };
+
+  void adapt(Worker& state) const {
+    double sum = 0;
+    for (const double ratio : state.ratios) sum += ratio;
+    const double mean = sum / static_cast<double>(state.ratios.size());
+    if (mean > 1.2) --state.stages;
+    if (mean < 0.8) ++state.stages;
+    state.stages = std::clamp<std::int64_t>(state.stages, 1, most_stages_);
+    state.ratios.clear();
+  }
+
+  // Threshold of |a| in one piece; NaN, which nothing passes, for a vector of zeros.
+  float fitted_threshold(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, const Segment& piece,
+                         std::int64_t stages, WorkLog& work) const {
+    const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
+    const double norm = kernels.l2_norm(values);
+    work.one(worker, "l2_norm", piece.size(), piece.size(), 0);
+    if (norm == 0) return std::numeric_limits<float>::quiet_NaN();
+    const double d = shape_.density;
+    const bool one_stage = stages == 1 || d >= first_ratio;
+    double threshold = first_stage(values, norm, one_stage ? d : first_ratio);
+    work.one(worker, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
+    if (one_stage) return static_cast<float>(threshold * norm);
+    const double ratio = std::pow(d / first_ratio, 1 / static_cast<double>(stages - 1));
+    std::vector<Index> kept;
+    select_above(accumulators, kernels, worker, piece.begin, piece.end, static_cast<float>(threshold * norm), kept);
+    work.one(worker, "threshold_select", piece.size(), std::ssize(kept), 0);
+    for (std::int64_t stage = 2; stage <= stages && !kept.empty(); ++stage) {
+      const Moments moments = moments_of(values, kept, piece.begin, norm);
+      const double excess = moments.mean - moments.minimum;
+      const double next =
+          moments.minimum + (fit_ == "exponential" ? -excess * std::log(ratio) : pareto_threshold(excess, moments.variance, ratio));
+      if (!std::isfinite(next)) break;
+      threshold = next;
+      work.one(worker, "l2_norm", std::ssize(kept), std::ssize(kept), 0);
+      std::erase_if(kept,
+                    [&](Index index) { return !(std::abs(values[static_cast<std::size_t>(index - piece.begin)]) / norm > threshold); });
+    }
+    return static_cast<float>(threshold * norm);
+  }
+
+  double first_stage(std::span<const float> values, double norm, double ratio) const {
+    const double size = static_cast<double>(values.size());
+    double sum = 0, logs = 0;
+    for (const float value : values) sum += std::abs(value) / norm;
+    const double mean = sum / size;
+    double threshold = -mean * std::log(ratio);
+    if (fit_ == "pareto") {
+      double squares = 0;
+      for (const float value : values) squares += (std::abs(value) / norm - mean) * (std::abs(value) / norm - mean);
+      const double variance = values.size() > 1 ? squares / (size - 1) : 0;
+      const double fitted = pareto_threshold(mean, variance, ratio);
+      if (std::isfinite(fitted)) threshold = fitted;
+    } else if (fit_ == "gamma_pareto") {
+      for (const float value : values) logs += std::log(std::abs(value) / norm + log_epsilon);
+      const double s = std::log(mean) - logs / size;
+      const double shape = (3 - s + std::sqrt((s - 3) * (s - 3) + 24 * s)) / (12 * s);
+      if (std::isfinite(shape) && shape > 0) threshold = mean / shape * boost::math::gamma_p_inv(shape, 1 - ratio);
+    }
+    return threshold;
+  }
+
+  static Moments moments_of(std::span<const float> values, const std::vector<Index>& kept, Index first, double norm) {
+    const auto x = [&](Index index) { return std::abs(values[static_cast<std::size_t>(index - first)]) / norm; };
+    Moments moments;
+    moments.minimum = x(kept.front());
+    double sum = 0, squares = 0;
+    for (const Index index : kept) {
+      moments.minimum = std::min(moments.minimum, x(index));
+      sum += x(index);
+    }
+    moments.mean = sum / static_cast<double>(kept.size());
+    for (const Index index : kept) squares += (x(index) - moments.mean) * (x(index) - moments.mean);
+    moments.variance = kept.size() > 1 ? squares / static_cast<double>(kept.size() - 1) : 0;
+    return moments;
+  }
+
+  ReplayShape shape_;
+  std::string fit_;
+  bool adaptive_;
+  GatherStyle style_;
+  std::vector<Segment> pieces_;
+  std::vector<Worker> workers_;
+  std::int64_t most_stages_ = 1;
+};
+
+}  // namespace
+
+SparsifierInfo describe_sidco() {
+  SparsifierInfo info;
+  info.name = "sidco";
+  info.title = "SIDCo";
+  info.paper = "Abdelmoniem et al., MLSys 2021 (arXiv 2101.10761)";
+  info.rule = "Each worker selects |a| above a threshold from a fitted sparsity-inducing distribution, in one or more stages.";
+  info.exchange = "all-gather of values (4k_i) and of indices (4k_i), sizes differ";
+  info.cost = "two passes for norm and moments, shrinking passes for later stages, one selecting pass";
+  info.parameters = {choice_parameter("fit", {"exponential", "pareto", "gamma_pareto"}, "distribution that is fitted (SIDCo-E, -P, -GP)"),
+                     {"stages", 1, "an integer, not 0", "stages of fitting; negative: adapted every 5 iterations, starting there",
+                      parse_json(R"({"type":"integer","not":{"const":0}})", "stages")},
+                     scope_parameter(),
+                     bucket_bytes_parameter(),
+                     fused_parameter(true, ""),
+                     index_bytes_parameter(4)};
+  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Sidco>(shape, values); };
+  return info;
+}
+
+}  // namespace sparscale::sim
