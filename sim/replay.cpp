@@ -97,17 +97,10 @@ std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOption
   check_options(options);
   const SparsifierInfo& info = find_sparsifier(options.sparsifier);
   const Json values = resolve_parameters(info, options.parameters, "", "/parameters");
-  const traces::ExpansionChoice choice = traces::choose_expansion(trace, expansion_options(options));
+  traces::choose_expansion(trace, expansion_options(options));  // checks them
   if (info.dense) return 0;
   const ReplayShape shape = make_shape(options, trace.gradients(), trace.info().layers, trace.info().learning_rate);
-  // Decoded once and kept: every sample that is not fp32 on disk. Mapped fp32 samples are the page cache's.
-  const std::uint64_t samples =
-      checked_multiply(static_cast<std::uint64_t>(choice.captured), static_cast<std::uint64_t>(trace.iterations()), "workers x iterations");
-  const std::uint64_t vector_bytes = checked_multiply(static_cast<std::uint64_t>(trace.gradients()), 4, "gradients x 4 bytes");
-  std::uint64_t bytes = state_bytes(info, shape, values) + checked_multiply(samples, vector_bytes, "trace");
-  // Statistics per coordinate of the generator and the vector that it fills.
-  if (choice.method != "captured") bytes += checked_multiply(vector_bytes, 8, "generator");
-  return bytes;
+  return state_bytes(info, shape, values) + traces::expansion_memory_bytes(trace, expansion_options(options));
 }
 
 struct Replay::State : public AccumulatorView {
