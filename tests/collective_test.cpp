@@ -138,6 +138,12 @@ TEST_CASE("Every collective delivers the right contributions for 1 to 65 workers
             case Operation::reduce_scatter:
               if (flow.held[w][b] == all(n)) ++owners[b];
               break;
+            case Operation::reduce:
+              if (w == 0) REQUIRE(flow.held[w][b] == all(n));
+              break;
+            case Operation::all_to_all:
+              if (w == b) REQUIRE(flow.held[w][b] == all(n));
+              break;
           }
         }
       if (algorithm.operation == Operation::reduce_scatter) REQUIRE(owners == std::vector<int>(n, 1));
@@ -157,6 +163,9 @@ TEST_CASE("Bytes and messages follow the formulas") {
     const DataFlow gather = sent(Operation::all_gather, "ring", blocks);
     const DataFlow padded = sent(Operation::all_gather, "ring_padded", blocks);
     CHECK(gather.messages == n * (n - 1));
+    const DataFlow exchange = sent(Operation::all_to_all, "pairwise", blocks);
+    CHECK(exchange.messages == n * (n - 1));
+    CHECK(exchange.bytes_sent == blocks);
     for (std::size_t w = 0; w < n; ++w) {
       CHECK(gather.bytes_sent[w] == total - blocks[(w + 1) % n]);
       CHECK(padded.bytes_sent[w] == (n - 1) * largest);
@@ -169,6 +178,10 @@ TEST_CASE("Bytes and messages follow the formulas") {
       CHECK(reduce.messages == 2 * n * (n - 1));
       CHECK(scatter.messages == n * (n - 1));
       CHECK(broadcast.messages == n - 1);
+      const DataFlow tree = sent(Operation::reduce, "binomial", buffers);
+      CHECK(tree.messages == n - 1);
+      CHECK(tree.bytes_sent[0] == 0);
+      for (std::size_t w = 1; w < n; ++w) CHECK(tree.bytes_sent[w] == m);
       const auto sum = [](const DataFlow& flow) {
         return std::accumulate(flow.bytes_sent.begin(), flow.bytes_sent.end(), std::uint64_t{0});
       };

@@ -2,13 +2,15 @@
 #include "base/error.hpp"
 #include "sim/collective.hpp"
 
-#define SPARSCALE_COLLECTIVES(LINE) \
-  LINE(ring_all_gather)             \
-  LINE(ring_all_gather_padded)      \
-  LINE(ring_all_reduce)             \
-  LINE(ring_reduce_scatter)         \
-  LINE(binomial_broadcast)          \
-  LINE(binomial_concurrent_broadcast)
+#define SPARSCALE_COLLECTIVES(LINE)   \
+  LINE(ring_all_gather)               \
+  LINE(ring_all_gather_padded)        \
+  LINE(ring_all_reduce)               \
+  LINE(ring_reduce_scatter)           \
+  LINE(binomial_broadcast)            \
+  LINE(binomial_concurrent_broadcast) \
+  LINE(binomial_reduce)               \
+  LINE(pairwise_all_to_all)
 
 namespace sparscale::sim {
 
