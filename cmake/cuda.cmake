@@ -10,7 +10,7 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(SPARSCALE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin PATHS /usr/local/cuda/bin)
   if(SPARSCALE_NVCC)
-    set(CMAKE_CUDA_COMPILER ${SPARSCALE_NVCC})
+    set(ENV{CUDACXX} ${SPARSCALE_NVCC})  # not CMAKE_CUDA_COMPILER, which check_language would take as already checked
   endif()
 endif()
 # "native" asks the GPU of the machine that builds, which need not have one.
