@@ -16,10 +16,16 @@
 namespace sparscale {
 namespace {
 
+// Writing and validating recurse, so that a document of brackets would overflow the stack.
+constexpr int deepest_nesting = 500;
+
 // A key that stands twice in one object would silently lose a value.
 class DuplicateKeys {
  public:
-  bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+  explicit DuplicateKeys(const std::string& name) : name_(name) {}
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+    if (depth > deepest_nesting)
+      throw InputError(name_, "", "JSON nested at most " + std::to_string(deepest_nesting) + " deep", "deeper nesting");
     switch (event) {
       case Json::parse_event_t::object_start:
         open_.emplace_back();
@@ -38,6 +44,7 @@ class DuplicateKeys {
   const std::string& duplicate() const { return duplicate_; }
 
  private:
+  const std::string& name_;
   std::vector<std::set<std::string>> open_;
   std::string duplicate_;
 };
@@ -141,7 +148,7 @@ struct Violation {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
-  DuplicateKeys keys;
+  DuplicateKeys keys(name);
   Json document;
   try {
     document = Json::parse(text.begin(), text.end(),

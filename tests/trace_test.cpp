@@ -411,6 +411,8 @@ TEST_CASE("A wrong manifest is refused with its pointer") {
   write_small(folder.path / "t");
   write_file_atomic(folder.path / "t" / "trace.json", "{\"schema_version\": 1,");
   CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/trace.json: byte 22: expected JSON"));
+  write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
+  CHECK(open_error(folder.path / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
   write_file_atomic(folder.path / "t" / "trace.json", "[]");
   CHECK(open_error(folder.path / "t") == "T/trace.json: /: expected an object, found []");
 }
@@ -423,6 +425,44 @@ TEST_CASE("Overlapping files are refused, times per layer are summed") {
   edit_manifest(folder.path / "t", [](Json& m) { m["files"][1]["workers"] = {1, 2}; });
   CHECK(open_error(folder.path / "t") ==
         "T/trace.json: /files/1: expected every iteration and worker in one file, found position 0, worker 1 also in /files/0");
+}
+
+TEST_CASE("Random damage to manifest or header is an error in one line or harmless") {
+  Folder folder;
+  const fs::path trace = folder.path / "t";
+  write_small(trace, {.half = true, .workers_per_file = 0});
+  const std::string manifest = read_file(trace / "trace.json"), data = read_file(trace / "workers.safetensors");
+  Random random(stream_key(1, "damage"));
+  const std::string alphabet = "0123456789{}[],:\"-.e\\x \xff";
+  int refused = 0;
+  for (int i = 0; i < 600; ++i) {
+    std::string text = manifest, content = data;
+    std::string& victim = i % 2 == 0 ? text : content;
+    for (std::uint64_t changes = 1 + random.below(3); changes > 0; --changes) {
+      const std::size_t at = random.below(i % 2 == 0 ? victim.size() : 8 + data.find('}') + 2);
+      const char byte = i % 4 == 3 ? static_cast<char>(random.below(256)) : alphabet[random.below(alphabet.size())];
+      if (random.below(3) == 0)
+        victim.erase(at, 1 + random.below(4));
+      else
+        victim[at] = byte;
+    }
+    if (i % 2 == 1) {
+      // The size is made to agree, so that the header is what is looked at.
+      Json changed = parse_json(manifest, "manifest");
+      changed["files"][0]["bytes"] = content.size();
+      text = changed.dump();
+    }
+    std::ofstream(trace / "trace.json", std::ios::binary) << text;
+    std::ofstream(trace / "workers.safetensors", std::ios::binary) << content;
+    try {
+      const Trace damaged = Trace::open(trace);
+      damaged.gradient(damaged.iterations() - 1, damaged.workers() - 1);
+    } catch (const InputError& error) {
+      ++refused;
+      CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    }
+  }
+  CHECK(refused > 300);
 }
 
 TEST_CASE("Changed bytes are found by their checksum") {
