@@ -158,6 +158,10 @@ Json parse_json(std::string_view text, const std::string& name) {
     const auto colon = reason.find("syntax error");
     if (colon != std::string::npos) reason = reason.substr(colon);
     throw InputError(name, "byte " + std::to_string(error.byte), "JSON", reason);
+  } catch (const Json::out_of_range& error) {
+    const std::string reason = error.what();
+    throw InputError(name, "", "numbers that a double can hold",
+                     reason.substr(reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2));
   }
   if (!keys.duplicate().empty()) throw InputError(name, keys.duplicate(), "each key once in an object", "this key twice");
   return document;

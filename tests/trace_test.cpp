@@ -413,6 +413,8 @@ TEST_CASE("A wrong manifest is refused with its pointer") {
   CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/trace.json: byte 22: expected JSON"));
   write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
   CHECK(open_error(folder.path / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
+  write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":1e999}");
+  CHECK(open_error(folder.path / "t") == "T/trace.json: expected numbers that a double can hold, found number overflow parsing '1e999'");
   write_file_atomic(folder.path / "t" / "trace.json", "[]");
   CHECK(open_error(folder.path / "t") == "T/trace.json: /: expected an object, found []");
 }
