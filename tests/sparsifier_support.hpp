@@ -65,6 +65,33 @@ inline std::unique_ptr<traces::GradientSource> normal_gradients(
       });
 }
 
+/// The same distribution for little: a pool of normal vectors, of which every (iteration, worker) gets one, rotated, each at random.
+inline std::unique_ptr<traces::GradientSource> pooled_gradients(
+    std::int64_t workers, std::int64_t gradients, std::uint64_t seed, std::size_t vectors = 8,
+    std::function<double(std::int64_t, std::size_t)> scale = [](std::int64_t, std::size_t) { return 1.0; }) {
+  const auto size = static_cast<std::size_t>(gradients);
+  auto pool = std::make_shared<std::vector<std::vector<float>>>();
+  const auto made = normal_gradients(static_cast<std::int64_t>(vectors), gradients, seed);
+  for (std::size_t i = 0; i < vectors; ++i) {
+    const std::span<const float> vector = made->gradient(0, static_cast<std::int64_t>(i));
+    pool->emplace_back(vector.begin(), vector.end());
+  }
+  auto scales = std::make_shared<std::vector<std::vector<float>>>();
+  for (std::int64_t worker = 0; worker < workers; ++worker) {
+    auto& own = scales->emplace_back();
+    for (std::size_t i = 0; i < size; ++i) own.push_back(static_cast<float>(scale(worker, i)));
+  }
+  return std::make_unique<MadeGradients>(
+      workers, gradients, [=](std::int64_t iteration, std::int64_t worker, std::vector<float>& gradient) {
+        Random random(stream_key(seed, "pool", {static_cast<std::uint64_t>(iteration), static_cast<std::uint64_t>(worker)}));
+        const std::vector<float>& vector = (*pool)[random.below(vectors)];
+        const std::vector<float>& factor = (*scales)[static_cast<std::size_t>(worker)];
+        const std::size_t shift = random.below(size);
+        for (std::size_t i = 0; i < size - shift; ++i) gradient[i] = vector[i + shift] * factor[i];
+        for (std::size_t i = size - shift; i < size; ++i) gradient[i] = vector[i + shift - size] * factor[i];
+      });
+}
+
 inline std::vector<traces::Layer> layers_of_sizes(const std::vector<std::int64_t>& sizes) {
   std::vector<traces::Layer> layers;
   std::int64_t offset = 0;

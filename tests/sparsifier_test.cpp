@@ -2,6 +2,8 @@
 #include <numeric>
 
 #include "base/error.hpp"
+#include "sim/sparsifiers/common.hpp"
+#include "sim/sparsifiers/python_random.hpp"
 #include "tests/catch.hpp"
 #include "tests/sparsifier_support.hpp"
 
@@ -277,7 +279,7 @@ TEST_CASE("Counts, unions and partitions agree for 1 to 65 workers") {
                                                                                     {"micro", Json::object()},
                                                                                     {"exdyna", {{"blocks", 130}}}}) {
       INFO(name << " with " << n << " workers");
-      Replay replay(normal_gradients(n, N, 3), layers_of_sizes({N}), options_of(name, 0.02, n, parameters));
+      Replay replay(pooled_gradients(n, N, 3), layers_of_sizes({N}), options_of(name, 0.02, n, parameters));
       for (int t = 0; t < 4; ++t) {
         const Json record = replay.next();
         const auto selected = record.at("selected").get<std::vector<Index>>();
@@ -313,7 +315,7 @@ TEST_CASE("Counts, unions and partitions agree for 1 to 65 workers") {
 TEST_CASE("ExDyna keeps 1024 blocks however unlike the layers are") {
   for (const std::int64_t n : {2, 7, 64}) {
     const std::int64_t N = 36000;
-    const auto source = [&] { return normal_gradients(n, N, 5, [](std::int64_t, std::size_t i) { return i < 9000 ? 1.0 : 0.01; }); };
+    const auto source = [&] { return pooled_gradients(n, N, 5, 8, [](std::int64_t, std::size_t i) { return i < 9000 ? 1.0 : 0.01; }); };
     Replay replay(source(), layers_of_sizes({9000, 27000}), options_of("exdyna", 0.01, n));
     double first = 0, last = 0;
     for (int t = 0; t < 60; ++t) {
@@ -325,4 +327,561 @@ TEST_CASE("ExDyna keeps 1024 blocks however unlike the layers are") {
     }
     CHECK(last < first);
   }
+}
+
+// ---- SAGE ---------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Random integers are those of Python's random.Random(seed).randrange") {
+  struct Known {
+    std::uint64_t seed;
+    std::vector<std::uint64_t> below_34862, below_large;
+    std::uint64_t word;
+  };
+  // random.Random(seed): three randrange(34862), two randrange(2**35 + 1), randrange(1), randrange(2**32).
+  for (const Known& known : {Known{0, {25247, 27562, 2653}, {32260679266, 23521804804}, 2167613558},
+                             Known{1, {8805, 4135, 16716}, {30571228041, 33333079876}, 2798570523},
+                             Known{42, {7296, 1639, 18024}, {13936704400, 6637298740}, 136505587},
+                             Known{(1ULL << 40) + 7, {31190, 16439, 8306}, {27989505502, 27329538697}, 3852568308}}) {
+    PythonRandom random(known.seed);
+    for (const std::uint64_t value : known.below_34862) CHECK(random.below(34862) == value);
+    for (const std::uint64_t value : known.below_large) CHECK(random.below((1ULL << 35) + 1) == value);
+    CHECK(random.below(1) == 0);
+    CHECK(random.below(1ULL << 32) == known.word);
+  }
+}
+
+TEST_CASE("SAGE with a sample of zeros: NaN for ever when faithful, clamped by default") {
+  const auto replay = [](bool faithful) {
+    // All gradients of iteration 1 are zero and nothing is left from iteration 0: everything was above the first threshold.
+    auto options = options_of("sage", 0.5, 1, {{"faithful", faithful}});
+    return Replay(
+        std::make_unique<MadeGradients>(
+            1, 100, [](std::int64_t t, std::int64_t, std::vector<float>& g) { std::fill(g.begin(), g.end(), t == 1 ? 0.0F : 1.0F); }),
+        layers_of_sizes({100}), options);
+  };
+  Replay faithful = replay(true);
+  CHECK(faithful.next().at("selected_sum") == 100);
+  Json record = faithful.next();
+  CHECK(record.at("threshold") == 0.0);
+  CHECK(record.at("selected_sum") == 100);  // |0| >= 0
+  record = faithful.next();
+  CHECK(record.at("threshold").is_null());
+  CHECK(record.at("selected_sum") == 0);
+  CHECK(faithful.next().at("selected_sum") == 0);
+
+  Replay clamped = replay(false);
+  CHECK(clamped.next().at("sage").at("clamped") == 0);
+  record = clamped.next();
+  CHECK(record.at("sage").at("clamped") == 1);
+  CHECK(record.at("threshold").get<double>() > 0);
+  CHECK(record.at("selected_sum") == 0);
+  record = clamped.next();
+  CHECK(record.at("sage").at("clamped") == 0);  // the last mean that was not zero was kept
+  CHECK(record.at("selected_sum") == 100);
+}
+
+// ---- DEFT ---------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("DEFT cuts large tensors, splits k by norms and deals fragments to bins") {
+  // N = 12, n = 2: the tensor of 8 > 6 becomes two of 4; the one of 4 stays. k = 6.
+  Small deft("deft", Json::object(), 0.5, 2, {8, 4});
+  // Norms of worker 0: 8, 4, 2 (sum 14). k: trunc(6 x 8/14) = 3; trunc(3 x 4/6) = 2; trunc(1 x 2/2) = 1.
+  // Costs: 4 log2 3 = 6.34, 4 log2 2 = 4, 4. Bins: {0}, {1, 2}: the second of the equal costs goes to the lighter bin.
+  const std::vector<float> a = {4, 4, 4, 4, 2, 2, 2, 2, 1, 1, 1, 1};
+  const std::vector<float> b = {0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1};
+  Selection s = deft.select(0, {a, b});
+  CHECK(s.details.at("fragment_starts").dump() == "[0,4,8]");
+  CHECK(s.details.at("fragment_ends").dump() == "[4,8,12]");
+  CHECK(s.details.at("bins").dump() == "[[0],[1,2]]");
+  CHECK(s.details.at("common_fragments").dump() == "[]");
+  // Worker 1 takes bin 1 with its own k: norms 0, 9, 1: trunc(6 x 9/10) = 5 > 4, so all 4; trunc(2 x 1/1) = 2 of the last; max(1, 0) of the
+  // first.
+  CHECK(s.selected == Lists{{0, 1, 2}, {4, 5, 6, 7, 8, 11}});
+  CHECK(calls_of(s.exchange) ==
+        "broadcast plan int32 8 from 0; broadcast plan int32 12 from 0; all_gather counts int64 8; all_gather indices int64 48 of 24 48; "
+        "all_reduce values float32 36");
+  // The leader of iteration 1 is worker 1, who takes bin 2 c mod n = 0. Its whole fragment 1 goes to the common list.
+  s = deft.select(1, {a, b});
+  CHECK(s.details.at("leader") == 1);
+  CHECK(s.details.at("common_fragments").dump() == "[1]");
+  CHECK(s.details.at("bins").dump() == "[[0],[2]]");  // costs 4 and 4 log2 2 = 4: the earlier one first
+}
+
+TEST_CASE("DEFT sends at least one gradient per fragment") {
+  std::vector<std::int64_t> sizes(200, 30);
+  Replay replay(normal_gradients(4, 6000, 1), layers_of_sizes(sizes), options_of("deft", 0.0007, 4));
+  const Json record = replay.next();
+  CHECK(record.at("target_k") == 4);
+  CHECK(record.at("union") == 200);
+  Replay wide(normal_gradients(8, 60000, 1), layers_of_sizes({20000, 10000, 25000, 100, 4900}), options_of("deft", 0.05, 8));
+  for (int t = 0; t < 6; ++t) {
+    const Json many = wide.next();  // k = 3000 over 28 fragments
+    CHECK(many.at("build_up").get<double>() > 0.98);
+    CHECK(many.at("build_up").get<double>() < 1.06);
+    CHECK(many.at("selection_speed_up").get<double>() > 8);
+  }
+}
+
+// ---- CLT-k --------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("CLT-k exchanges the leader's indices; the filter keeps a part of the residual") {
+  Small cltk("cltk", Json::object(), 0.5, 2, {4});
+  const std::vector<float> a = {4, 3, 1, 0}, b = {0, 1, 5, 6};
+  Selection s = cltk.select(0, {a, b});
+  CHECK(s.selected == Lists{{0, 1}, {2, 3}});
+  CHECK(s.exchanged == std::vector<Index>{0, 1});
+  CHECK(cltk.select(1, {a, b}).exchanged == std::vector<Index>{2, 3});
+  CHECK(calls_of(s.exchange) == "broadcast indices int64 16 from 0; all_reduce values float32 8");
+  Small leader("cltk", {{"cltk_mode", "leader_only"}}, 0.5, 2, {4});
+  s = leader.select(1, {a, b});
+  CHECK(s.selected == Lists{{}, {2, 3}});
+  CHECK(work_to_json(s.work, 2).at(1).dump() == R"({"operation":"topk","before_call":0,"elements":[0,4],"selected":[0,2]})");
+  CHECK(calls_of(s.exchange) == "broadcast indices int64 16 from 1; all_reduce values float32 8");
+
+  // One worker, k = 1, gradients {4, 2} always, beta = 0.5. a1 = {4, 2}: sent {4}: e1 = 0.5 x 0 + 0.5 {0, 2} = {0, 1}.
+  // a2 = {4, 3}: e2 = 0.5 {0, 1} + 0.5 {0, 3} = {0, 2}. a3 = {4, 4}, tie to the lower index: e3 = 0.5 {0, 2} + 0.5 {0, 4} = {0, 3}. a4 =
+  // {4, 5}: index 1 is sent: e4 = 0.5 {0, 3} + 0.5 {4, 0} = {2, 1.5}.
+  Replay filtered(std::make_unique<MadeGradients>(1, 2,
+                                                  [](std::int64_t, std::int64_t, std::vector<float>& g) {
+                                                    g = {4, 2};
+                                                  }),
+                  layers_of_sizes({2}), options_of("cltk", 0.5, 1, {{"residual_filter", 0.5}}));
+  CHECK(filtered.next().at("residual_norm").at(0).get<double>() == Approx(1.0).epsilon(1e-12));
+  CHECK(filtered.next().at("residual_norm").at(0).get<double>() == Approx(2.0).epsilon(1e-12));
+  CHECK(filtered.next().at("residual_norm").at(0).get<double>() == Approx(3.0).epsilon(1e-12));
+  const Json record = filtered.next();
+  CHECK(record.at("residual_norm").at(0).get<double>() == Approx(2.5).epsilon(1e-12));
+  CHECK(record.at("energy_exchanged").get<double>() == Approx(25.0 / 41));
+}
+
+// ---- generations, scopes, schedules -------------------------------------------------------------------------------------------------
+
+TEST_CASE("Scope and schedule change how many are taken where") {
+  const std::vector<float> a = {9, 8, 7, 6, 1, 2, 3, 4};
+  CHECK(Small("topk", Json::object(), 0.5, 1, {4, 4}).select(0, {a}).selected == Lists{{0, 1, 2, 3}});
+  CHECK(Small("topk", {{"scope", "layer"}}, 0.5, 1, {4, 4}).select(0, {a}).selected == Lists{{0, 1, 6, 7}});
+  CHECK(Small("topk", {{"scope", "layer"}}, 0.1, 1, {4, 4}).select(0, {a}).selected == Lists{{0, 7}});  // at least one each
+  CHECK(Small("topk", {{"scope", "bucket"}, {"bucket_bytes", 32}}, 0.5, 1, {4, 4}).select(0, {a}).selected == Lists{{0, 1, 2, 3}});
+  CHECK(Small("topk", {{"scope", "bucket"}, {"bucket_bytes", 24}}, 0.5, 1, {2, 3, 3}).select(0, {a}).selected == Lists{{0, 1, 7}});
+  Small scheduled("topk", {{"density_schedule", Json::array({Json::array({0, 0.75}), Json::array({2, 0.25})})}}, 0.5, 1, {4, 4});
+  CHECK(scheduled.select(0, {a}).target_k == 6);
+  CHECK(scheduled.select(1, {a}).selected.front().size() == 6);
+  CHECK(scheduled.select(2, {a}).selected.front().size() == 2);
+  CHECK(message_of([] {
+          make("topk", {{"density_schedule", Json::array({Json::array({3, 0.5}), Json::array({3, 0.5})})}}, 0.5, 1, 4);
+        }) == "density_schedule: expected a list of [iteration >= 0, 0 < density <= 1], iterations ascending, found [[3,0.5],[3,0.5]]");
+  CHECK(message_of([] {
+          make("topk", {{"density_schedule", Json::array({Json::array({3, 0})})}}, 0.5, 1, 4);
+        }) == "density_schedule: expected a list of [iteration >= 0, 0 < density <= 1], iterations ascending, found [[3,0]]");
+  CHECK(message_of([] {
+          make("topk", {{"generation", "2023a"}, {"scope", "bucket"}}, 0.5, 1, 4);
+        }) == "scope: expected layer or the default with generation 2023a, which goes tensor by tensor, found bucket");
+}
+
+TEST_CASE("The 2023a generation gathers values and keeps what others sent") {
+  auto options = options_of("hard_threshold", 0.5, 2, {{"generation", "2023a"}, {"threshold", 2.0}});
+  const auto source = [] {
+    return std::make_unique<MadeGradients>(2, 4, [](std::int64_t, std::int64_t worker, std::vector<float>& g) {
+      g = worker == 0 ? std::vector<float>{3, 1, 0, 0} : std::vector<float>{1, 2, 0, 4};
+    });
+  };
+  const Json record = Replay(source(), layers_of_sizes({1, 3}), options).next();
+  CHECK(record.at("union") == 3);
+  for (const Json& norm : record.at("residual_norm")) CHECK(norm.get<double>() == Approx(1.0).epsilon(1e-12));
+  CHECK(
+      record.at("exchange").dump() ==
+      R"([{"op":"all_gather","payload":"counts","dtype":"int64","bytes":8},{"op":"all_gather","payload":"plan","dtype":"int64","bytes":16},)"
+      R"({"op":"all_gather","payload":"plan","dtype":"int64","bytes":16},)"
+      R"({"op":"all_gather","payload":"values","dtype":"float32","bytes":8,"bytes_unpadded":[4,8]},)"
+      R"({"op":"all_gather","payload":"indices","dtype":"int32","bytes":8,"bytes_unpadded":[4,8]}])");
+}
+
+// ---- gTop-k -------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("gTop-k keeps the largest sums along the tree and puts the rest back") {
+  // k = 1 of 4, n = 3. Lists: {0: 5}, {1: 4}, {1: 3}. Round 1: {0: 5} against {1: 4} leaves {0: 5}; round 2: {0: 5} against {1: 3} leaves
+  // {0: 5}, although index 1 has the larger sum 7.
+  Small gtopk("gtopk", Json::object(), 0.25, 3, {4});
+  Selection s = gtopk.select(0, {{5, 0, 0, 1}, {2, 4, 0, 0}, {0, 3, 1, 0}});
+  CHECK(s.selected == Lists{{0}, {1}, {1}});
+  CHECK(s.exchanged == std::vector<Index>{0});
+  CHECK(calls_of(s.exchange) == "reduce values float64 16; broadcast values float64 16 from 0");
+  CHECK(s.details.at("rounds") == 2);
+  // Equal indices are summed on the way; ties go to the lower index.
+  s = gtopk.select(1, {{0, 0, -4, 0}, {0, 3, 0, 0}, {0, 0, 4, 0}});
+  CHECK(s.exchanged == std::vector<Index>{2});  // -4 + 4 = 0 is still the only candidate left with a list of one
+  Replay replay(std::make_unique<MadeGradients>(2, 4,
+                                                [](std::int64_t, std::int64_t worker, std::vector<float>& g) {
+                                                  g = worker == 0 ? std::vector<float>{5, 0, 0, 1} : std::vector<float>{2, 4, 0, 0};
+                                                }),
+                layers_of_sizes({4}), options_of("gtopk", 0.25, 2));
+  const Json record = replay.next();
+  CHECK(record.at("residual_norm").at(0).get<double>() == Approx(1.0).epsilon(1e-12));
+  CHECK(record.at("residual_norm").at(1).get<double>() == Approx(std::sqrt(20.0)));  // 2 was not sent, 4 was put back
+  CHECK(record.at("union") == 1);
+}
+
+// ---- Random-k -----------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Random-k draws distinct indices, per worker or shared, uniformly") {
+  auto options = options_of("random_k", 0.1, 3);
+  Replay own(normal_gradients(3, 1000, 1), layers_of_sizes({1000}), options);
+  Json record = own.next();
+  CHECK(record.at("selected").dump() == "[100,100,100]");
+  CHECK(record.at("union").get<Index>() > 250);
+  CHECK(record.at("union").get<Index>() < 290);  // 271 expected
+  CHECK(record.at("residual_norm").dump() == "[0.0,0.0,0.0]");
+  CHECK(record.at("energy_exchanged").get<double>() == Approx(0.1).margin(0.04));
+  CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"values","dtype":"float32","bytes":400},)"
+                                        R"({"op":"all_gather","payload":"indices","dtype":"int32","bytes":400}])");
+  options.parameters = {{"indices", "shared"}, {"residual", true}};
+  Replay shared(normal_gradients(3, 1000, 1), layers_of_sizes({1000}), options);
+  record = shared.next();
+  CHECK(record.at("union") == 100);
+  CHECK(record.at("exchange").dump() == R"([{"op":"all_reduce","payload":"values","dtype":"float32","bytes":400}])");
+  CHECK(record.at("residual_norm").at(0).get<double>() > 25);
+  // With replacement 100 draws give about 1000 (1 - 0.999^100) = 95 distinct ones, still 400 bytes.
+  options.parameters = {{"indices", "shared"}, {"replacement", true}};
+  record = Replay(normal_gradients(3, 1000, 1), layers_of_sizes({1000}), options).next();
+  CHECK(record.at("union").get<Index>() < 100);
+  CHECK(record.at("union").get<Index>() > 85);
+  CHECK(record.at("exchange").at(0).at("bytes") == 400);
+
+  // Every index is drawn equally often: chi-square over 50 indices, 49 degrees of freedom.
+  Random random(7);
+  std::vector<int> hits(50, 0);
+  for (int round = 0; round < 2000; ++round)
+    for (const Index index : random_subset(random, 50, 10)) ++hits[static_cast<std::size_t>(index)];
+  double chi = 0;
+  for (const int count : hits) chi += (count - 400.0) * (count - 400.0) / 400.0;
+  CHECK(chi < 75);
+}
+
+// ---- DGC ----------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<traces::Layer> matrices_and_vectors(const std::vector<std::pair<std::int64_t, bool>>& layers) {
+  std::vector<traces::Layer> made;
+  std::int64_t offset = 0;
+  for (const auto& [size, matrix] : layers) {
+    made.push_back(
+        {"l" + std::to_string(made.size()), matrix ? std::vector<std::int64_t>{size, 1} : std::vector<std::int64_t>{size}, offset, size});
+    offset += size;
+  }
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("DGC corrects momentum, masks it where it sends, and leaves one-dimensional tensors dense") {
+  // Tensor of 4 (matrix), tensor of 2 (vector). d = 0.25: one entry of the matrix. m = 0.5. Gradient {4, 3, 0, 0 | 1, 1} always.
+  // t0: u = v = {4, 3}: index 0 sent, u = v = {0, 3}. t1: u = {4, 4.5}, v = {4, 7.5}: index 1 sent. t2: u = {6, 3}, v = {10, 3}.
+  const auto run = [](const Json& parameters) {
+    auto options = options_of("dgc", 0.25, 1, parameters);
+    return Replay(std::make_unique<MadeGradients>(1, 6, [](std::int64_t, std::int64_t, std::vector<float>& g) { g = {4, 3, 0, 0, 1, 1}; }),
+                  matrices_and_vectors({{4, true}, {2, false}}), options);
+  };
+  Replay plain = run({{"momentum", 0.5}});
+  Json record = plain.next();
+  CHECK(record.at("selected").dump() == "[3]");  // one sparse, two dense
+  CHECK(record.at("dense_elements") == 2);
+  CHECK(record.at("residual_norm").at(0).get<double>() == Approx(3.0).epsilon(1e-12));
+  CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"values","dtype":"float32","bytes":4},)"
+                                        R"({"op":"all_gather","payload":"indices","dtype":"int64","bytes":8},)"
+                                        R"({"op":"all_reduce","payload":"gradient","dtype":"float32","bytes":8}])");
+  CHECK(plain.next().at("residual_norm").at(0).get<double>() == Approx(4.0).epsilon(1e-12));
+  CHECK(plain.next().at("residual_norm").at(0).get<double>() == Approx(3.0).epsilon(1e-12));
+  // Without masking u goes on: t0 u = v = {4, 3}, v left {0, 3}; t1: u = {6, 4.5}, v = {6, 7.5}: index 1 sent, 6 left.
+  Replay unmasked = run({{"momentum", 0.5}, {"momentum_masking", false}});
+  unmasked.next();
+  CHECK(unmasked.next().at("residual_norm").at(0).get<double>() == Approx(6.0).epsilon(1e-12));
+  // Nesterov: u = m (u + g), v += u + g: t0 u = {2, 1.5}, v = {6, 4.5}; index 0 sent. t1: u = {2, 2.25}, v = {6, 9.75}: index 1 sent.
+  Replay nesterov = run({{"momentum", 0.5}, {"nesterov", true}});
+  CHECK(nesterov.next().at("residual_norm").at(0).get<double>() == Approx(4.5).epsilon(1e-12));
+  CHECK(nesterov.next().at("residual_norm").at(0).get<double>() == Approx(6.0).epsilon(1e-12));
+}
+
+TEST_CASE("DGC's sampled threshold lands near the wanted number and the list is cut by position") {
+  const std::int64_t N = 200000;
+  for (const bool resample : {true, false}) {
+    auto options = options_of("dgc", 0.01, 2, {{"resample", resample}, {"momentum", 0.0}});
+    Replay replay(normal_gradients(2, N, 4), matrices_and_vectors({{N, true}}), options);
+    for (int t = 0; t < 5; ++t) {
+      const Json record = replay.next();
+      for (const Json& count : record.at("selected")) {
+        CHECK(count.get<Index>() <= 2000);
+        CHECK(count.get<Index>() >= 1500);
+      }
+    }
+  }
+  // Warm-up over 2 epochs of 3 iterations: d^(1/3), d^(2/3), d.
+  auto options = options_of("dgc", 0.001, 1, {{"warmup_epochs", 2}, {"iterations_per_epoch", 3}});
+  Replay warm(normal_gradients(1, 10000, 4), matrices_and_vectors({{10000, true}}), options);
+  std::vector<Index> targets;
+  for (int t = 0; t < 8; ++t) targets.push_back(warm.next().at("target_k").get<Index>());
+  CHECK(targets == std::vector<Index>{1000, 1000, 1000, 100, 100, 100, 10, 10});
+  CHECK(message_of([] {
+          make("dgc", {{"warmup_epochs", 2}}, 0.1, 1, 10);
+        }) == "iterations_per_epoch: expected a number >= 1 when warmup_epochs is given, found 0");
+}
+
+// ---- Gaussian-k and SIDCo -----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Gaussian-k finds the quantile of normal data and corrects it on other data") {
+  const std::int64_t N = 100000;
+  Replay normal(normal_gradients(2, N, 6), layers_of_sizes({N}), options_of("gaussiank", 0.01, 2));
+  const Json record = normal.next();
+  CHECK(record.at("threshold").at(0).get<double>() == Approx(2.5758).epsilon(0.02));  // the 0.995 quantile
+  CHECK(record.at("selected").at(0).get<double>() == Approx(1000).epsilon(0.15));
+  CHECK(record.at("exchange").at(0).at("bytes").at(0) == 4 * record.at("selected").at(0).get<Index>());
+  // Hand case: {0, 0, 0, 10}: mean 2.5, sd 5, d = 0.5: z = 0.6745: 5.87 selects one of k = 2; 1 < 4/3: halved once: 2.94, one again;
+  // halved: 1.47, one; the list of the third test, the threshold after it is not used.
+  Small small("gaussiank", Json::object(), 0.5, 1, {4});
+  const Selection s = small.select(0, {{0, 0, 0, 10}});
+  CHECK(s.selected == Lists{{3}});
+  CHECK(s.threshold.front() == Approx((2.5 + 0.67449 * 5) / 4).epsilon(1e-4));
+  // Strictly above: all equal, sd 0, threshold = the value itself: nothing until it is halved.
+  CHECK(Small("gaussiank", Json::object(), 0.5, 1, {4}).select(0, {{1, 1, 1, 1}}).selected.front().size() == 4);
+  Small fine("gaussiank", {{"variant", "ok"}}, 0.5, 1, {4});
+  CHECK(calls_of(fine.select(0, {{0, 0, 0, 10}}).exchange) ==
+        "all_gather counts int32 4; all_gather values float32 4; all_gather indices int32 4");
+}
+
+TEST_CASE("SIDCo's exponential fit is the logarithm of the density and its stages refine it") {
+  // x = |a| / norm, threshold -mean(x) ln d, so on a: -mean|a| ln d = 2.5 ln 2 = 1.733 for d = 0.5.
+  Small one("sidco", Json::object(), 0.5, 1, {4});
+  Selection s = one.select(0, {{1, -2, 3, 4}});
+  CHECK(s.threshold.front() == Approx(2.5 * std::log(2.0)).epsilon(1e-6));
+  CHECK(s.selected == Lists{{1, 2, 3}});
+  CHECK(s.details.at("stages").dump() == "[1]");
+  // d = 0.125, two stages: first for 0.25: 2.5 ln 4 = 3.47 leaves {4}; second: minimum = mean = 4: threshold 4, nothing strictly above.
+  Small two("sidco", {{"stages", 2}}, 0.125, 1, {4});
+  s = two.select(0, {{1, -2, 3, 4}});
+  CHECK(s.threshold.front() == Approx(4.0).epsilon(1e-6));
+  CHECK(s.selected == Lists{{}});
+  // A vector of zeros selects nothing.
+  CHECK(one.select(1, {{0, 0, 0, 0}}).selected == Lists{{}});
+
+  // Laplace data: |a| is exponential, so every fit must find the density.
+  const auto laplace = [](std::int64_t, std::int64_t worker, std::vector<float>& g) {
+    Random random(stream_key(11, "laplace", {static_cast<std::uint64_t>(worker)}));
+    for (float& x : g) x = static_cast<float>((random.uniform() < 0.5 ? 1 : -1) * std::log(1 - random.uniform()));
+  };
+  for (const char* fit : {"exponential", "pareto", "gamma_pareto"})
+    for (const int stages : {1, 2, 3}) {
+      INFO(fit << ", " << stages << " stages");
+      Replay replay(std::make_unique<MadeGradients>(1, 200000, laplace), layers_of_sizes({200000}),
+                    options_of("sidco", 0.01, 1, {{"fit", fit}, {"stages", stages}}));
+      CHECK(replay.next().at("selected_sum").get<double>() == Approx(2000).epsilon(0.12));
+    }
+}
+
+TEST_CASE("SIDCo adapts its number of stages to what it selected") {
+  // Light tails: one exponential stage selects next to nothing of normal data, later stages come closer.
+  auto options = options_of("sidco", 0.001, 1, {{"stages", -1}});
+  options.error_feedback = false;
+  Replay replay(normal_gradients(1, 50000, 12), layers_of_sizes({50000}), options);
+  std::vector<std::int64_t> stages;
+  for (int t = 0; t < 21; ++t) stages.push_back(replay.next().at("stages").at(0).get<std::int64_t>());
+  CHECK(std::vector<std::int64_t>(stages.begin(), stages.begin() + 5) == std::vector<std::int64_t>{1, 1, 1, 1, 1});
+  for (const std::int64_t count : stages) {
+    CHECK(count >= 1);
+    CHECK(count <= 10);  // ceil(ln 0.001 / ln 0.5)
+  }
+  CHECK(stages[5] == 2);
+  CHECK(stages[10] == 3);
+  CHECK(message_of([] { make("sidco", {{"stages", 0}}, 0.1, 1, 10); }) == "test: /parameters/stages: expected an integer, not 0, found 0");
+}
+
+// ---- Accordion ----------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Accordion switches a tensor by the change of worker 0's gradient norm") {
+  // Two tensors of 10. Norms change only in the first one, at iteration 4; decisions at 0, 2, 4, 6.
+  auto options = options_of("accordion", 0.1, 2, {{"switch_iterations", 2}, {"density_high", 0.5}});
+  Replay replay(std::make_unique<MadeGradients>(2, 20,
+                                                [](std::int64_t t, std::int64_t, std::vector<float>& g) {
+                                                  for (std::size_t i = 0; i < 20; ++i) g[i] = i < 10 && t >= 4 ? 1.6F : 1.0F;
+                                                }),
+                layers_of_sizes({10, 10}), options);
+  std::vector<std::string> high;
+  std::vector<Index> k, calls;
+  for (int t = 0; t < 7; ++t) {
+    const Json record = replay.next();
+    high.push_back(record.at("high").dump());
+    k.push_back(record.at("target_k").get<Index>());
+    calls.push_back(static_cast<Index>(record.at("exchange").size()));
+    if (t == 0) CHECK(record.at("exchange").at(0).dump() == R"({"op":"broadcast","payload":"plan","dtype":"float32","bytes":8,"root":0})");
+  }
+  CHECK(high == std::vector<std::string>{"[true,true]", "[true,true]", "[false,false]", "[false,false]", "[true,false]", "[true,false]",
+                                         "[false,false]"});
+  CHECK(k == std::vector<Index>{10, 10, 2, 2, 6, 6, 2});
+  CHECK(calls == std::vector<Index>{3, 2, 3, 2, 3, 2, 3});
+}
+
+// ---- Ok-Topk ------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Ok-Topk sums regions and keeps the largest sums") {
+  // N = 8, n = 2, k = 2. tau_l: 2nd largest: 4 and 5; strictly above: {0} (5) and {6} (7). Boundary: position 1 x (1 / 2) = 0: (0 + 6) / 2
+  // = 3.
+  Small oktopk("oktopk", Json::object(), 0.25, 2, {8});
+  Selection s = oktopk.select(0, {{5, 4, 0, 0, 0, 0, 1, 0}, {0, 0, 0, 5, 0, 0, 7, 0}});
+  CHECK(s.selected == Lists{{0}, {6}});
+  CHECK(s.details.at("region_starts").dump() == "[0,3]");
+  CHECK(s.details.at("region_received").dump() == "[1,1]");
+  CHECK(s.exchanged == std::vector<Index>{0, 6});
+  CHECK(s.details.at("global_threshold") == 5.0);
+  CHECK(calls_of(s.exchange) ==
+        "all_reduce plan int32 4; all_to_all counts int32 4; all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; "
+        "all_gather counts int32 4; all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; all_gather indices int32 [4 4]; "
+        "all_gather values float32 [4 4]");
+  CHECK(s.threshold == std::vector<double>{4, 5});
+  // One selected of two wanted, 1 < 4/5 x 2: tau_l / 1.025. Both lie in region 1 now: worker 0 sends one entry.
+  s = oktopk.select(1, {{0, 0, 0, 0, 4, 0, 0, 0}, {0, 0, 0, 0, 4.95F, 0, 0, 0}});
+  CHECK(s.threshold == std::vector<double>{4 / 1.025, 5 / 1.025});
+  CHECK(s.selected == Lists{{4}, {4}});
+  CHECK(s.exchanged == std::vector<Index>{4});  // 8.95 > 5
+  CHECK(calls_of(s.exchange) ==
+        "all_to_all counts int32 4; all_to_all indices int32 [4 0]; all_to_all values float32 [4 0]; all_gather counts int32 4; "
+        "all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; all_gather indices int32 [0 4]; all_gather values float32 [0 4]");
+  // Own selections that are not final stay: at own and exchanged.
+  CHECK(s.contribution == Contribution::at_own_and_exchanged);
+  // The other programs: no balancing, one buffer.
+  Small vgg("oktopk", {{"variant", "vgg"}, {"dense_iterations", 1}}, 0.25, 2, {8});
+  s = vgg.select(0, {{5, 4, 0, 0, 0, 0, 1, 0}, {0, 0, 0, 5, 0, 0, 7, 0}});
+  CHECK(s.everything);
+  CHECK(calls_of(s.exchange) == "all_reduce gradient float32 32");
+  s = vgg.select(1, {{5, 4, 0, 0, 0, 0, 1, 0}, {0, 0, 0, 5, 0, 0, 7, 0}});
+  CHECK(calls_of(s.exchange) ==
+        "all_reduce plan int32 4; all_to_all counts int32 4; all_to_all values float32 [0 0]; all_gather counts int32 4; "
+        "all_gather values float32 [8 8]");
+}
+
+TEST_CASE("Ok-Topk holds the density near its target and its volume below 6k per worker") {
+  for (const char* variant : {"bert", "vgg", "lstm"}) {
+    INFO(variant);
+    const std::int64_t n = 8, N = 40000;
+    auto options = options_of("oktopk", 0.01, n, {{"variant", variant}});
+    options.error_feedback = false;  // with it, residuals outgrow the thresholds in the first iterations
+    Replay replay(pooled_gradients(n, N, 13), layers_of_sizes({N}), options);
+    const double k = 400;
+    for (int t = 0; t < 40; ++t) {
+      const Json record = replay.next();
+      if (t < 5) continue;
+      CHECK(record.at("union").get<double>() > 0.5 * k);
+      CHECK(record.at("union").get<double>() < 1.6 * k);
+      double entries = 0;  // bytes that a worker sends or receives on average, sizes and boundaries aside
+      for (const Json& call : record.at("exchange")) {
+        if (call.at("payload") != "values" && call.at("payload") != "indices") continue;
+        double sum = 0;
+        if (call.at("bytes").is_array())
+          for (const Json& bytes : call.at("bytes")) sum += bytes.get<double>();
+        else
+          sum = call.at("bytes").get<double>() * static_cast<double>(n);
+        entries += call.at("op") == "all_gather" ? sum * static_cast<double>(n - 1) / static_cast<double>(n) : sum / static_cast<double>(n);
+      }
+      if (t % 32 != 0) CHECK(entries / 4 < 6 * k * 1.3);
+    }
+  }
+}
+
+// ---- OmniReduce ---------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("OmniReduce sends non-zero blocks and the first block of every column") {
+  // Blocks of 2, N = 41: 21 blocks, the last of one element. One aggregator: 8 columns, so blocks 0 to 7 always go.
+  Small omni("omnireduce", {{"block_elements", 2}, {"aggregators", 1}}, 0.5, 2, {41});
+  std::vector<float> a(41, 0.0F), b(41, 0.0F);
+  a[17] = 1;   // block 8
+  b[40] = -1;  // block 20
+  const Selection s = omni.select(0, {a, b});
+  CHECK(s.details.at("blocks_sent").dump() == "[9,9]");
+  CHECK(s.details.at("blocks_union") == 10);
+  CHECK(s.selected[0].size() == 18);
+  CHECK(s.selected[1].back() == 40);
+  CHECK(s.selected[1].size() == 17);
+  CHECK(s.exchanged.size() == 19);
+  // 9 blocks of 12 bytes, half of them to the other worker; 8 x 12 + 8 bytes; union 9 x 12 + 8 = 116, half each.
+  CHECK(calls_of(s.exchange) == "all_to_all values float32 [54 52]; all_gather values float32 58");
+  CHECK(s.residual == Residual::cleared);
+  Small lossy("omnireduce", {{"block_elements", 2}, {"aggregators", 1}, {"threshold", 1.0}}, 0.5, 2, {41});
+  CHECK(lossy.select(0, {a, b}).details.at("blocks_union") == 8);
+  CHECK(Small("omnireduce", Json::object(), 0.5, 1, {100}).select(0, {std::vector<float>(100, 1.0F)}).everything);
+}
+
+// ---- GRACE --------------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("GRACE works tensor by tensor with one set of calls each") {
+  Small topk("grace_topk", Json::object(), 0.3, 2, {4, 2});
+  Selection s = topk.select(0, {{1, 2, 3, 4, 1, 0}, {4, 3, 2, 1, 0, 1}});
+  CHECK(s.selected == Lists{{3, 4}, {0, 5}});
+  CHECK(calls_of(s.exchange) ==
+        "all_gather values float32 [4 4]; all_gather indices int32 [4 4]; all_gather values float32 [4 4]; all_gather indices int32 [4 4]");
+  CHECK(s.contribution == Contribution::at_own_selection);
+  Small fused("grace_topk", {{"fused", true}, {"variant", "horovod"}}, 0.3, 2, {4, 2});
+  CHECK(calls_of(fused.select(0, {{1, 2, 3, 4, 1, 0}, {4, 3, 2, 1, 0, 1}}).exchange) ==
+        "all_gather values float32 [8 8]; all_gather indices int64 [16 16]");
+
+  // DDP: at least the smaller of lambda and the signed maximum; a tensor of negative values goes whole. Horovod: strictly above lambda.
+  Small ddp("grace_threshold", {{"threshold", 3.0}}, 0.3, 2, {4, 2});
+  s = ddp.select(0, {{1, 2, 3, 4, 1, -2}, {-4, -3, -2, -1, 5, 3}});
+  CHECK(s.selected == Lists{{2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}});
+  CHECK(calls_of(s.exchange) ==
+        "all_gather counts int64 16; all_gather values float32 16 of 8 16; all_gather indices int32 16 of 8 16; "
+        "all_gather counts int64 16; all_gather values float32 8 of 8 8; all_gather indices int32 8 of 8 8");
+  Small horovod("grace_threshold", {{"threshold", 3.0}, {"variant", "horovod"}}, 0.3, 2, {4, 2});
+  CHECK(horovod.select(0, {{1, 2, 3, 4, 1, -2}, {-4, -3, -2, -1, 5, 3}}).selected == Lists{{3}, {0, 4}});
+}
+
+// ---- all of them --------------------------------------------------------------------------------------------------------------------
+
+TEST_CASE("Every sparsifier keeps the invariants of a selection for 1 to 65 workers") {
+  const auto layers = matrices_and_vectors({{2000, true}, {40, false}, {1300, true}, {7, false}, {1153, true}});
+  const std::int64_t N = 4500;
+  for (const SparsifierInfo& info : sparsifiers())
+    for (const std::int64_t n : {1, 2, 3, 5, 8, 31, 65}) {
+      INFO(info.name << " with " << n << " workers");
+      Json parameters = Json::object();
+      if (info.name == "exdyna") parameters["blocks"] = 130;
+      auto options = options_of(info.name, 0.02, n, parameters);
+      options.hashes = true;
+      Replay replay(pooled_gradients(n, N, 21), layers, options);
+      Replay again(pooled_gradients(n, N, 21), layers, options);
+      for (int t = 0; t < 3; ++t) {
+        const Json record = replay.next();
+        REQUIRE(record.dump() == again.next().dump());  // same inputs, same bytes
+        const auto selected = record.at("selected").get<std::vector<Index>>();
+        REQUIRE(std::ssize(selected) == n);
+        const Index sum = std::accumulate(selected.begin(), selected.end(), Index{0});
+        const Index largest = *std::max_element(selected.begin(), selected.end());
+        const Index united = record.at("union");
+        REQUIRE(record.at("selected_sum") == sum);
+        REQUIRE(united <= N);
+        if (!info.dense && info.name != "deft") REQUIRE(united <= sum);
+        // Where one list is decided on for all, it can be smaller than a worker's own.
+        if (info.name != "gtopk" && info.name != "oktopk") REQUIRE(united >= largest);
+        const double energy = record.at("energy_exchanged").get<double>();
+        REQUIRE(energy >= 0);
+        REQUIRE(energy <= 1 + 1e-12);
+        for (const Json& norm : record.at("residual_norm")) REQUIRE(norm.is_number());
+        const auto calls = static_cast<std::int64_t>(record.at("exchange").size());
+        REQUIRE(calls >= 1);
+        for (const Json& call : record.at("exchange")) {
+          const CollectiveCall read = CollectiveCall::from_json(call, n);
+          REQUIRE(std::ssize(read.bytes_of_all(n)) == n);
+          REQUIRE(read.to_json() == call);
+        }
+        const auto work = work_from_json(record.at("work"), n);
+        REQUIRE(work_to_json(work, n) == record.at("work"));
+        for (const auto& list : work)
+          for (const KernelWork& one : list) {
+            REQUIRE(one.before_call >= 0);
+            REQUIRE(one.before_call <= calls);
+            REQUIRE(one.elements >= 0);
+            const std::set<std::string> known = {"accumulate", "topk", "threshold_select", "count",    "unite",
+                                                 "gather",     "zero", "l2_norm",          "cast_half"};
+            REQUIRE(known.contains(one.operation));
+          }
+        REQUIRE(record.at("union_sha256").get<std::string>().size() == 64);
+      }
+    }
 }

@@ -139,18 +139,20 @@ std::vector<Segment> segments_of(const ReplayShape& shape, const Json& values) {
 }
 
 Parameter density_schedule_parameter(const std::string& note) {
-  return {"density_schedule", Json::array(), "a list of [iteration >= 0, 0 < density <= 1], iterations ascending",
-          "densities that replace the given one: each holds from its iteration on (warm-up counts)" + note,
-          parse_json(R"({"type":"array","items":{"type":"array","minItems":2,"maxItems":2,"items":[
-                         {"type":"integer","minimum":0},{"type":"number","exclusiveMinimum":0,"maximum":1}]}})",
-                     "density_schedule")};
+  return {
+      "density_schedule", Json::array(), "a list of [iteration, density]",
+      "densities that replace the given one: each holds from its iteration on (warm-up counts)" + note,
+      parse_json(R"({"type":"array","items":{"type":"array","minItems":2,"maxItems":2,"items":{"type":"number"}}})", "density_schedule")};
 }
 
 DensitySchedule::DensitySchedule(const ReplayShape& shape, const Json& values) : density_(shape.density) {
   for (const Json& step : values.at("density_schedule")) {
-    steps_.emplace_back(step.at(0).get<std::int64_t>(), step.at(1).get<double>());
-    if (steps_.size() > 1 && steps_.back().first <= steps_[steps_.size() - 2].first)
-      throw InputError("density_schedule", "ascending iterations", brief(values.at("density_schedule")));
+    const double iteration = step.at(0).get<double>(), density = step.at(1).get<double>();
+    const bool ascending = steps_.empty() ? iteration >= 0 : iteration > static_cast<double>(steps_.back().first);
+    if (!(ascending && iteration == std::floor(iteration) && iteration < 1e15 && density > 0 && density <= 1))
+      throw InputError("density_schedule", "a list of [iteration >= 0, 0 < density <= 1], iterations ascending",
+                       brief(values.at("density_schedule")));
+    steps_.emplace_back(static_cast<std::int64_t>(iteration), density);
   }
 }
 
@@ -280,6 +282,7 @@ Exchange gathered_exchange(Index k, std::int64_t index_bytes) {
 }
 
 void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, const GatherStyle& style) {
+  if (counts.empty()) return;  // nothing is compressed
   const auto append = [&](const std::vector<Index>& sizes) {
     if (style.size_bytes > 0) exchange.push_back(all_gather("counts", "int64", style.size_bytes));
     for (const bool values : {true, false}) {
@@ -298,7 +301,7 @@ void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Inde
     for (const auto& sizes : counts) append(sizes);
     return;
   }
-  std::vector<Index> sums(counts.empty() ? 0 : counts.front().size(), 0);
+  std::vector<Index> sums(counts.front().size(), 0);
   for (const auto& sizes : counts)
     for (std::size_t worker = 0; worker < sums.size(); ++worker) sums[worker] += sizes[worker];
   append(sums);

@@ -53,7 +53,7 @@ std::vector<Segment> layer_segments(const ReplayShape& shape);
 Parameter density_schedule_parameter(const std::string& note = "");
 class DensitySchedule {
  public:
-  /// Errors: InputError when iterations do not ascend.
+  /// Errors: InputError when iterations do not ascend or a value is out of range.
   DensitySchedule(const ReplayShape& shape, const Json& values);
   double density(std::int64_t iteration) const;
 

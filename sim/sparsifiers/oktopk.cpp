@@ -202,12 +202,18 @@ class OkTopk : public Sparsifier {
     work.each_of("gather", held, exchange.size());
     exchange.push_back(all_gather("counts", "int32", 4));
     if (variant_.balance) {
-      const Index total = std::ssize(entries);
-      std::vector<Index> surplus, balanced;
-      for (Index region = 0; region < n; ++region) {
-        balanced.push_back(total / n + (region < total % n ? 1 : 0));
-        surplus.push_back(std::max<Index>(0, held[static_cast<std::size_t>(region)] - balanced.back()));
-      }
+      // Everyone ends with the mean, rounded up where there was more already.
+      const Index mean = std::ssize(entries) / n;
+      Index rest = std::ssize(entries) % n;
+      std::vector<Index> surplus, balanced(static_cast<std::size_t>(n), mean);
+      for (const bool above : {true, false})
+        for (std::size_t region = 0; region < balanced.size() && rest > 0; ++region)
+          if (balanced[region] == mean && (held[region] > mean) == above) {
+            ++balanced[region];
+            --rest;
+          }
+      for (std::size_t region = 0; region < balanced.size(); ++region)
+        surplus.push_back(std::max<Index>(0, held[region] - balanced[region]));
       append_entries(exchange, surplus);
       held = balanced;
     }
