@@ -191,3 +191,22 @@ TEST_CASE("Records do not depend on the back-end of the kernels or on the order 
   }
   for (const std::string& dump : dumps) CHECK(dump == dumps.front());
 }
+
+TEST_CASE("Expanded workers are replayed like captured ones") {
+  const traces::Trace trace = traces::Trace::open(sample);
+  for (const char* method : {"boot", "hybrid"}) {
+    INFO(method);
+    auto options = options_of("topk", 0.01, 20);
+    options.captured = 4;
+    options.expansion = method;
+    Replay replay(trace, options), again(trace, options);
+    CHECK(replay.expansion().method == method);
+    CHECK(replay.expansion().captured == 4);
+    for (int t = 0; t < 3; ++t) {
+      const Json record = replay.next();
+      CHECK(record.dump() == again.next().dump());
+      CHECK(record.at("build_up").get<double>() > 3);
+      CHECK(record.at("build_up").get<double>() < 20);
+    }
+  }
+}

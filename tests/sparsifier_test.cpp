@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "sim/sparsifiers/common.hpp"
 #include "sim/sparsifiers/python_random.hpp"
 #include "tests/catch.hpp"
@@ -67,6 +68,8 @@ TEST_CASE("Every sparsifier describes itself and is found by its name") {
       CHECK_NOTHROW(validate_json(parameter.default_value, parameter.schema, "default"));
     }
   }
+  const std::string page = read_file(std::string(SPARSCALE_SOURCE_DIRECTORY) + "/docs/sparsifiers.md");
+  for (const SparsifierInfo& info : sparsifiers()) CHECK_THAT(page, ContainsSubstring("| `" + info.name + "` |"));
   CHECK_THROWS_WITH(find_sparsifier("topkk"),
                     StartsWith("sparsifier: expected one of dense, dense_fp16, topk") && ContainsSubstring("found \"topkk\""));
 }
@@ -884,4 +887,46 @@ TEST_CASE("Every sparsifier keeps the invariants of a selection for 1 to 65 work
         REQUIRE(record.at("union_sha256").get<std::string>().size() == 64);
       }
     }
+}
+
+TEST_CASE("Tiny vectors are replayed or refused, by every sparsifier") {
+  for (const SparsifierInfo& info : sparsifiers())
+    for (const std::int64_t N : {1, 2, 3, 33, 70})
+      for (const std::int64_t n : {1, 2, 65}) {
+        INFO(info.name << ", " << N << " gradients, " << n << " workers");
+        Json parameters = Json::object();
+        if (info.name == "exdyna") parameters["blocks"] = 2;
+        const auto layers =
+            N > 3 ? matrices_and_vectors({{N - 3, true}, {0, true}, {1, false}, {2, true}}) : matrices_and_vectors({{N, true}});
+        try {
+          Replay replay(normal_gradients(n, N, 2), layers, options_of(info.name, 0.5, n, parameters));
+          for (int t = 0; t < 4; ++t) REQUIRE(replay.next().at("union").get<Index>() <= N);
+        } catch (const InputError& error) {
+          // k = 0, fewer gradients than partitions, fewer than 32 gradients per block: for no other reason.
+          const std::string message = error.what();
+          const bool known = message.find("trunc(density x gradients) >= 1") != std::string::npos ||
+                             message.find("one gradient per partition") != std::string::npos ||
+                             message.find("blocks are multiples of 32") != std::string::npos ||
+                             message.find("one worker per block") != std::string::npos;
+          CAPTURE(message);
+          REQUIRE(known);
+          REQUIRE((N == 1 || n > N || info.name == "exdyna"));
+        }
+      }
+}
+
+TEST_CASE("Vectors of zeros are replayed by every sparsifier") {
+  for (const SparsifierInfo& info : sparsifiers()) {
+    INFO(info.name);
+    Json parameters = Json::object();
+    if (info.name == "exdyna") parameters["blocks"] = 8;
+    Replay replay(std::make_unique<MadeGradients>(
+                      3, 600, [](std::int64_t, std::int64_t, std::vector<float>& g) { std::fill(g.begin(), g.end(), 0.0F); }),
+                  matrices_and_vectors({{400, true}, {200, true}}), options_of(info.name, 0.01, 3, parameters));
+    for (int t = 0; t < 3; ++t) {
+      const Json record = replay.next();
+      if (!info.dense) CHECK(record.at("energy_exchanged").is_null());
+      CHECK(record.at("residual_norm").dump() == "[0.0,0.0,0.0]");
+    }
+  }
 }
