@@ -24,4 +24,6 @@ InputError::InputError(const std::string& file, const std::string& place, const 
 InputError::InputError(const std::string& place, const std::string& expected, const std::string& found)
     : std::runtime_error(message("", place, expected, found)) {}
 
+InputError::InputError(const std::string& complete_message) : std::runtime_error(one_line(complete_message)) {}
+
 }  // namespace sparscale

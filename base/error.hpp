@@ -13,6 +13,8 @@ class InputError : public std::runtime_error {
   InputError(const std::string& file, const std::string& place, const std::string& expected, const std::string& found);
   /// For input that has no file, an option of the command line for instance.
   InputError(const std::string& place, const std::string& expected, const std::string& found);
+  /// For a message that is complete already, to put a further place in front of another error's.
+  explicit InputError(const std::string& complete_message);
 };
 
 /// A run that could not be finished although its input was accepted.

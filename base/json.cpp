@@ -1,5 +1,6 @@
 #include "base/json.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -55,17 +56,30 @@ const Json& resolve(const Json& node, const Json& root) {
   return node;
 }
 
-// The part of a schema that speaks about the value at `path`; alternatives are chosen by the kind of the value.
+// Whether a schema could be meant for a value of this kind, whatever its bounds say.
+bool fits_kind(const Json& schema, const Json& root, const Json& value) {
+  const Json& node = resolve(schema, root);
+  for (const char* word : {"anyOf", "oneOf"})
+    if (node.contains(word))
+      return std::any_of(node.at(word).begin(), node.at(word).end(), [&](const Json& alternative) { return fits_kind(alternative, root, value); });
+  if (node.contains("enum")) return value.is_primitive();
+  const std::string type = node.value("type", "");
+  if (type == "object") return value.is_object();
+  if (type == "array") return value.is_array();
+  if (type == "string") return value.is_string();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "number" || type == "integer") return value.is_number();
+  return true;
+}
+
+// The part of a schema that speaks about the value at `path`; of alternatives, the one for values of this kind.
 const Json* schema_at(const Json& node, const Json& root, const Json& value, const std::vector<std::string>& path, std::size_t depth) {
   const Json& here = resolve(node, root);
   for (const char* word : {"anyOf", "oneOf", "allOf"}) {
     if (!here.contains(word)) continue;
-    for (const Json& alternative : here.at(word)) {
-      const Json& resolved = resolve(alternative, root);
-      const bool array = resolved.value("type", Json()) == "array";
-      if (array == value.is_array())
-        if (const Json* found = schema_at(resolved, root, value, path, depth)) return found;
-    }
+    for (const Json& alternative : here.at(word))
+      if (fits_kind(alternative, root, value))
+        if (const Json* found = schema_at(alternative, root, value, path, depth)) return found;
   }
   if (depth == path.size()) return &here;
   if (value.is_object() && here.contains("properties") && here.at("properties").contains(path[depth]))

@@ -1,0 +1,448 @@
+#include "experiments/results.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/error.hpp"
+#include "experiments/environment.hpp"
+#include "sim/sparsifier.hpp"
+
+namespace sparscale::experiments {
+namespace {
+
+double mean(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// Quantile by linear interpolation between order statistics (the default of numpy.quantile).
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double at = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (at - static_cast<double>(below));
+}
+
+double mean_of(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_array() || value.empty()) return std::nan("");
+  return mean(value.get<std::vector<double>>());
+}
+
+std::string csv_field(const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
+  if (value.is_number_float()) return number_text(value.get<double>());
+  if (value.is_number()) return value.dump();
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+/// Parameters that differ from the sparsifier's defaults.
+Json changed_parameters(const std::string& sparsifier, const Json& parameters) {
+  Json changed = Json::object();
+  for (const sim::Parameter& parameter : sim::find_sparsifier(sparsifier).parameters)
+    if (parameters.at(parameter.name) != parameter.default_value) changed[parameter.name] = parameters.at(parameter.name);
+  return changed;
+}
+
+std::string rounded(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  // %g turns to exponents where a person would still read digits.
+  if (std::abs(value) >= 1 && std::abs(value) < 1e6) std::snprintf(text, sizeof text, "%.*f", value >= 100 ? 0 : value >= 10 ? 1 : 2, value);
+  return text;
+}
+
+std::string time_text(double seconds) {
+  if (seconds >= 1) return rounded(seconds, 3) + " s";
+  if (seconds >= 1e-3) return rounded(seconds * 1e3, 3) + " ms";
+  return rounded(seconds * 1e6, 3) + " us";
+}
+
+std::string label_of(const Json& key) {
+  std::string label = key.at("sparsifier").get<std::string>();
+  if (key.at("parameters") != Json::object()) label += " " + key.at("parameters").dump();
+  return label;
+}
+
+std::string join(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
+  return text;
+}
+
+}  // namespace
+
+const std::vector<Column>& result_columns() {
+  static const std::vector<Column> columns = {
+      {"run_id", "", "name of the run's file in runs/"},
+      {"metric_group", "", "selection, time or traffic"},
+      {"trace", "", "trace name"},
+      {"sparsifier", "", "as in 'sparscale list sparsifiers'"},
+      {"parameters", "", "the sparsifier's parameters that differ from their defaults, compact JSON"},
+      {"density", "", "wanted fraction of gradients"},
+      {"workers", "", "n"},
+      {"captured_workers", "", "captured workers used"},
+      {"expansion", "", "captured, boot or hybrid"},
+      {"validated", "", "true inside the range that expansion was compared with captured workers"},
+      {"platform", "", "platform name"},
+      {"profile", "", "kernel profile name"},
+      {"network", "", "network back-ends that timed the collectives, joined by +; none when nothing was sent"},
+      {"all_gather", "", "algorithm of the all-gathers"},
+      {"all_reduce", "", "algorithm of the all-reduces"},
+      {"broadcast", "", "algorithm of the broadcasts"},
+      {"seed", "", "seed of the replay"},
+      {"counts_origin", "", "captured (n <= W) or projected (n > W)"},
+      {"kernel_times_origin", "", "measured or modelled, and whether extrapolated"},
+      {"compute_times_origin", "", "where forward and backward times come from"},
+      {"iterations", "", "recorded iterations"},
+      {"warmup_iterations", "", "iterations before the first recorded one"},
+      {"target_k", "selection", "trunc(density x gradients)"},
+      {"selected_sum_mean", "selection", "K, sum over workers"},
+      {"selected_max_mean", "selection", "largest count of one worker"},
+      {"union_mean", "selection", "U, distinct indices exchanged"},
+      {"actual_density_mean", "selection", "U / N"},
+      {"actual_density_p05", "selection", "5 % quantile over iterations"},
+      {"actual_density_p95", "selection", "95 % quantile over iterations"},
+      {"build_up_mean", "selection", "U / target_k"},
+      {"build_up_p05", "selection", "5 % quantile over iterations"},
+      {"build_up_p95", "selection", "95 % quantile over iterations"},
+      {"build_up_calibrated_mean", "selection", "local Top-k only: build-up with the number-only calibration of the expansion; empty when not projected"},
+      {"padding_mean", "selection", "n x largest count / sum of counts"},
+      {"padding_p05", "selection", "5 % quantile over iterations"},
+      {"padding_p95", "selection", "95 % quantile over iterations"},
+      {"threshold_mean", "selection", "mean over iterations and workers; empty when there is none"},
+      {"residual_norm_mean", "selection", "L2 norm of the residual, mean over workers and iterations"},
+      {"iteration_time_s_mean", "time", "one iteration"},
+      {"iteration_time_s_p05", "time", "5 % quantile over iterations"},
+      {"iteration_time_s_p95", "time", "95 % quantile over iterations"},
+      {"forward_backward_time_s", "time", "mean"},
+      {"selection_time_s", "time", "threshold selection, top-k; mean"},
+      {"index_exchange_time_s", "time", "counts, indices, plans; mean"},
+      {"value_exchange_time_s", "time", "values, dense gradients; mean"},
+      {"other_time_s", "time", "accumulate, unite, gather, zero, casts; mean"},
+      {"speed_up", "time", "n x time of one worker that does not communicate / iteration time"},
+      {"bytes_sent_per_worker_mean", "traffic", "mean over workers and iterations"},
+      {"bytes_sent_per_worker_max", "traffic", "largest over workers, mean over iterations"},
+      {"messages_mean", "traffic", "messages of one iteration"}};
+  return columns;
+}
+
+Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
+                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times) {
+  const ReplayPoint& replay = experiment.replays.at(run.replay);
+  const traces::TraceInfo& trace = experiment.traces.at(replay.trace).info();
+  const kernels::Profile& profile = experiment.profiles.at(run.profile);
+  const bool projected = expansion.at("method") != "captured";
+
+  std::map<std::string, std::vector<double>> series;
+  for (const Json& record : records) {
+    for (const char* key : {"selected_sum", "selected_max", "union", "density", "build_up", "padding"})
+      series[key].push_back(record.at(key).is_number() ? record.at(key).get<double>() : std::nan(""));
+    series["threshold"].push_back(record.contains("threshold") ? mean_of(record.at("threshold")) : std::nan(""));
+    series["residual_norm"].push_back(record.contains("residual_norm") ? mean_of(record.at("residual_norm")) : std::nan(""));
+  }
+  std::set<std::string> networks;
+  bool extrapolated = false;
+  for (const sim::IterationTime& time : times) {
+    series["iteration_time_s"].push_back(time.iteration_time_s);
+    series["forward_backward_time_s"].push_back(time.forward_backward_time_s);
+    series["selection_time_s"].push_back(time.selection_time_s);
+    series["index_exchange_time_s"].push_back(time.index_exchange_time_s);
+    series["value_exchange_time_s"].push_back(time.value_exchange_time_s);
+    series["other_time_s"].push_back(time.other_time_s);
+    series["bytes_sent_per_worker_mean"].push_back(time.bytes_sent_mean);
+    series["bytes_sent_per_worker_max"].push_back(time.bytes_sent_max);
+    series["messages"].push_back(static_cast<double>(time.messages));
+    networks.insert(time.networks.begin(), time.networks.end());
+    extrapolated = extrapolated || time.extrapolated;
+  }
+
+  std::vector<std::string> warnings = expansion.at("warnings").get<std::vector<std::string>>();
+  if (self_check.is_object() && self_check.contains("warnings"))
+    for (const Json& warning : self_check.at("warnings")) warnings.push_back(warning.get<std::string>());
+  if (extrapolated) warnings.push_back("kernel times extrapolated beyond the profile " + profile.name());
+  if (profile.origin() != "measured") warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
+
+  Json key;
+  key["trace"] = trace.name;
+  key["sparsifier"] = replay.options.sparsifier;
+  key["parameters"] = changed_parameters(replay.options.sparsifier, replay.options.parameters);
+  key["density"] = replay.options.density;
+  key["workers"] = replay.options.workers;
+  key["captured_workers"] = replay.options.captured;
+  key["expansion"] = expansion.at("method");
+  key["validated"] = expansion.at("validated");
+  key["platform"] = experiment.platforms.at(run.platform).name;
+  key["profile"] = profile.name();
+  key["network"] = networks.empty() ? "none" : join({networks.begin(), networks.end()}, "+");
+  key["all_gather"] = run.timeline.collectives.all_gather;
+  key["all_reduce"] = run.timeline.collectives.all_reduce;
+  key["broadcast"] = run.timeline.collectives.broadcast;
+  key["seed"] = replay.options.seed;
+  key["counts_origin"] = projected ? "projected" : "captured";
+  key["kernel_times_origin"] = profile.origin() + (extrapolated ? ", extrapolated" : "");
+  key["compute_times_origin"] = run.compute_origin;
+  key["iterations"] = records.size();
+  key["warmup_iterations"] = replay.options.warmup;
+
+  const auto average = [&](const char* name) { return finite(mean(series.at(name))); };
+  const auto at_quantile = [&](const char* name, double q) { return finite(quantile(series.at(name), q)); };
+  Json selection;
+  selection["target_k"] = records.front().at("target_k");
+  selection["selected_sum_mean"] = average("selected_sum");
+  selection["selected_max_mean"] = average("selected_max");
+  selection["union_mean"] = average("union");
+  for (const auto& [column, name] : {std::pair{"actual_density", "density"}, std::pair{"build_up", "build_up"}, std::pair{"padding", "padding"}}) {
+    selection[std::string(column) + "_mean"] = average(name);
+    selection[std::string(column) + "_p05"] = at_quantile(name, 0.05);
+    selection[std::string(column) + "_p95"] = at_quantile(name, 0.95);
+    if (std::string(column) == "build_up") {
+      // The calibration was measured on local Top-k; it says nothing about other rules.
+      selection["build_up_calibrated_mean"] = Json();
+      if (projected && replay.options.sparsifier == "topk" && self_check.is_object() && self_check.contains("calibration_exponent") &&
+          self_check.at("calibration_exponent").is_number())
+        selection["build_up_calibrated_mean"] = finite(std::pow(mean(series.at("build_up")), self_check.at("calibration_exponent").get<double>()));
+    }
+  }
+  selection["threshold_mean"] = average("threshold");
+  selection["residual_norm_mean"] = average("residual_norm");
+
+  Json time;
+  time["iteration_time_s_mean"] = average("iteration_time_s");
+  time["iteration_time_s_p05"] = at_quantile("iteration_time_s", 0.05);
+  time["iteration_time_s_p95"] = at_quantile("iteration_time_s", 0.95);
+  for (const char* phase : {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+    time[phase] = average(phase);
+  time["speed_up"] = static_cast<double>(replay.options.workers) * (run.timeline.forward_time_s + run.timeline.backward_time_s) /
+                     mean(series.at("iteration_time_s"));
+
+  Json traffic;
+  traffic["bytes_sent_per_worker_mean"] = average("bytes_sent_per_worker_mean");
+  traffic["bytes_sent_per_worker_max"] = average("bytes_sent_per_worker_max");
+  traffic["messages_mean"] = average("messages");
+
+  Json written_series;
+  for (const auto& [name, values] : series) {
+    Json list = Json::array();
+    for (const double value : values) list.push_back(finite(value));
+    written_series[name] = list;
+  }
+  return {{"schema_version", 1},
+          {"run_id", run.key},
+          {"program_sha256", program_sha256()},
+          {"identity", run.identity},
+          {"key", key},
+          {"all_parameters", replay.options.parameters},
+          {"replay", replay.key},
+          {"expansion", expansion},
+          {"self_check", self_check},
+          {"warnings", warnings},
+          {"summary", {{"selection", selection}, {"time", time}, {"traffic", traffic}}},
+          {"series", written_series}};
+}
+
+std::string results_csv(const std::vector<Json>& run_documents) {
+  std::string text;
+  for (const Column& column : result_columns()) text += (text.empty() ? "" : ",") + column.name;
+  text += "\n";
+  for (const Json& document : run_documents)
+    for (const char* group : {"selection", "time", "traffic"}) {
+      bool first = true;
+      for (const Column& column : result_columns()) {
+        if (!first) text += ',';
+        first = false;
+        if (column.name == "run_id")
+          text += document.at("run_id").get<std::string>();
+        else if (column.name == "metric_group")
+          text += group;
+        else if (column.group.empty())
+          text += csv_field(document.at("key").at(column.name));
+        else if (column.group == group)
+          text += csv_field(document.at("summary").at(group).at(column.name));
+      }
+      text += "\n";
+    }
+  return text;
+}
+
+namespace {
+
+/// Keys that say which curve a run belongs to: all but the number of workers and what follows from it.
+Json curve_of(const Json& key, bool with_sparsifier) {
+  Json curve;
+  for (const char* name : {"trace", "platform", "profile", "all_gather", "all_reduce", "broadcast", "seed", "captured_workers"})
+    curve[name] = key.at(name);
+  if (with_sparsifier)
+    for (const char* name : {"sparsifier", "parameters", "density"}) curve[name] = key.at(name);
+  return curve;
+}
+
+using Curve = std::map<std::int64_t, double>;  // workers -> iteration time
+
+double iteration_time(const Json& document) { return document.at("summary").at("time").at("iteration_time_s_mean").get<double>(); }
+
+bool is_dense(const Json& document) { return sim::find_sparsifier(document.at("key").at("sparsifier").get<std::string>()).dense; }
+
+Json break_even(const Curve& sparse, const Curve& dense) {
+  Json points = Json::array(), wins = Json::array(), loses = Json::array();
+  bool have_previous = false;
+  double previous_n = 0, previous_gap = 0;
+  for (const auto& [n, time] : sparse) {
+    const auto baseline = dense.find(n);
+    if (baseline == dense.end()) continue;
+    const double gap = std::log(time / baseline->second);  // below 0: the sparsifier is faster
+    (gap < 0 ? wins : loses).push_back(n);
+    if (have_previous && (gap < 0) != (previous_gap < 0)) {
+      const double share = previous_gap / (previous_gap - gap);
+      points.push_back({{"workers", std::exp(std::log(previous_n) + share * (std::log(static_cast<double>(n)) - std::log(previous_n)))},
+                        {"direction", gap < 0 ? "wins_above" : "wins_below"}});
+    }
+    have_previous = true;
+    previous_n = static_cast<double>(n);
+    previous_gap = gap;
+  }
+  return {{"points", points}, {"wins_at", wins}, {"loses_at", loses}};
+}
+
+}  // namespace
+
+Json summarise(const Experiment& experiment, const std::vector<Json>& documents) {
+  // Curves of the dense baselines do not depend on seed, density and captured workers (Experiment::load runs them once).
+  const auto dense_curve_of = [](const Json& key) {
+    Json curve = curve_of(key, false);
+    for (const char* name : {"seed", "captured_workers"}) curve.erase(name);
+    return curve.dump();
+  };
+  std::map<std::string, std::map<std::string, Curve>> dense;  // curve -> baseline name -> times
+  std::vector<std::pair<std::string, const Json*>> sparse_order;
+  std::map<std::string, Curve> sparse;
+  for (const Json& document : documents) {
+    const Json& key = document.at("key");
+    const auto workers = key.at("workers").get<std::int64_t>();
+    if (is_dense(document)) {
+      dense[dense_curve_of(key)][key.at("sparsifier").get<std::string>()][workers] = iteration_time(document);
+    } else {
+      const std::string curve = curve_of(key, true).dump();
+      if (!sparse.contains(curve)) sparse_order.emplace_back(curve, &key);
+      sparse[curve][workers] = iteration_time(document);
+    }
+  }
+  Json break_even_list = Json::array();
+  for (const auto& [curve, key] : sparse_order)
+    for (const auto& [baseline, times] : dense[dense_curve_of(*key)]) {
+      Json entry = curve_of(*key, true);
+      entry["parameters"] = key->at("parameters").dump();
+      entry["baseline"] = baseline;
+      entry.update(break_even(sparse.at(curve), times));
+      break_even_list.push_back(entry);
+    }
+
+  std::vector<std::string> warnings;
+  for (const Json& document : documents)
+    for (const Json& warning : document.at("warnings"))
+      if (std::find(warnings.begin(), warnings.end(), warning.get<std::string>()) == warnings.end())
+        warnings.push_back(warning.get<std::string>());
+
+  std::vector<std::string> lines;
+  if (!documents.empty()) {
+    std::int64_t most_workers = 0;
+    for (const Json& document : documents) most_workers = std::max(most_workers, document.at("key").at("workers").get<std::int64_t>());
+    const std::string at_n = "n = " + std::to_string(most_workers);
+    const std::string first_platform = documents.front().at("key").at("platform").get<std::string>();
+    const Json& first_key = documents.front().at("key");
+
+    // 1: build-up, once per sparsifier (it does not depend on platform and profile).
+    std::vector<std::string> parts;
+    std::set<std::string> seen;
+    std::string origin;
+    for (const Json& document : documents) {
+      const Json& key = document.at("key");
+      if (is_dense(document) || key.at("workers") != most_workers) continue;
+      Json name = curve_of(key, true);
+      for (const char* other : {"platform", "profile", "all_gather", "all_reduce", "broadcast"}) name.erase(other);
+      if (!seen.insert(name.dump()).second) continue;
+      const Json& selection = document.at("summary").at("selection");
+      if (!selection.at("build_up_mean").is_number()) continue;
+      parts.push_back(label_of(key) + " sends " + rounded(selection.at("build_up_mean").get<double>(), 3) + "x its target of " +
+                      rounded(key.at("density").get<double>() * 100, 3) + " %");
+      origin = key.at("counts_origin").get<std::string>();
+    }
+    if (!parts.empty()) lines.push_back("Build-up at " + at_n + " (counts " + origin + "): " + join(parts, ", ") + ".");
+
+    // 2: the fastest at the largest n, per platform and profile.
+    std::map<std::string, std::vector<const Json*>> groups;
+    for (const Json& document : documents)
+      if (document.at("key").at("workers") == most_workers)
+        groups[document.at("key").at("platform").get<std::string>() + " with " + document.at("key").at("profile").get<std::string>()].push_back(&document);
+    parts.clear();
+    for (auto& [group, members] : groups) {
+      const Json* best = *std::min_element(members.begin(), members.end(), [](const Json* a, const Json* b) { return iteration_time(*a) < iteration_time(*b); });
+      const Json& key = best->at("key");
+      parts.push_back("on " + group + " " + label_of(key) + " (" + time_text(iteration_time(*best)) + ", speed-up " +
+                      rounded(best->at("summary").at("time").at("speed_up").get<double>(), 3) + ")");
+    }
+    lines.push_back("Fastest iteration at " + at_n + ": " + join(parts, "; ") + ".");
+
+    // 3: where sparsifiers pay against dense fp32.
+    parts.clear();
+    for (const Json& entry : break_even_list) {
+      if (entry.at("baseline") != "dense") continue;
+      const std::string who = label_of(Json{{"sparsifier", entry.at("sparsifier")}, {"parameters", parse_json(entry.at("parameters").get<std::string>(), "summary")}}) +
+                              " on " + entry.at("platform").get<std::string>();
+      if (entry.at("wins_at").empty()) continue;
+      if (entry.at("points").empty()) {
+        parts.push_back(who + " at every n");
+      } else {
+        std::vector<std::string> at;
+        for (const Json& point : entry.at("points"))
+          at.push_back((point.at("direction") == "wins_above" ? "above n = " : "below n = ") + rounded(point.at("workers").get<double>(), 3));
+        parts.push_back(who + " " + join(at, ", "));
+      }
+    }
+    lines.push_back(parts.empty() ? "Break-even: no sparsifier beats the dense fp32 exchange at any n that was run."
+                                  : "Faster than the dense fp32 exchange: " + join(parts, "; ") + ".");
+
+    // 4: where the time goes at the largest n.
+    parts.clear();
+    for (const Json& document : documents) {
+      const Json& key = document.at("key");
+      if (key.at("workers") != most_workers || key.at("platform") != first_platform || key.at("profile") != first_key.at("profile")) continue;
+      const Json& time = document.at("summary").at("time");
+      const double total = iteration_time(document);
+      const double exchange = time.at("index_exchange_time_s").get<double>() + time.at("value_exchange_time_s").get<double>();
+      parts.push_back(label_of(key) + " " + time_text(total) + " (" + rounded(100 * exchange / total, 2) + " % exchange, " +
+                      rounded(100 * time.at("selection_time_s").get<double>() / total, 2) + " % selection)");
+    }
+    lines.push_back("Iteration at " + at_n + " on " + first_platform + ": " + join(parts, ", ") + ".");
+
+    // 5: how far to trust it.
+    std::int64_t most_captured = 0, most_validated = 0;
+    std::set<std::string> kernel_origins;
+    for (const Json& document : documents) {
+      const Json& key = document.at("key");
+      if (!is_dense(document) && key.at("counts_origin") == "captured") most_captured = std::max(most_captured, key.at("workers").get<std::int64_t>());
+      if (!is_dense(document) && key.at("validated") == true) most_validated = std::max(most_validated, key.at("workers").get<std::int64_t>());
+      kernel_origins.insert(key.at("kernel_times_origin").get<std::string>());
+    }
+    std::string trust = "Trust: counts are captured up to n = " + std::to_string(most_captured);
+    if (most_validated > most_captured) trust += ", projected inside the validated range up to n = " + std::to_string(most_validated);
+    if (most_workers > std::max(most_validated, most_captured)) trust += ", projected beyond it above";
+    trust += "; kernel times " + join({kernel_origins.begin(), kernel_origins.end()}, " / ") + "; collectives simulated; " +
+             std::to_string(warnings.size()) + " warning(s) in summary.json.";
+    lines.push_back(trust);
+  }
+  return {{"schema_version", 1}, {"name", experiment.name}, {"title", experiment.title}, {"break_even", break_even_list}, {"warnings", warnings}, {"lines", lines}};
+}
+
+}  // namespace sparscale::experiments

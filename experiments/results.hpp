@@ -1,0 +1,31 @@
+// From timed records to result rows, the CSV and the summary (docs/results.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/experiment.hpp"
+#include "sim/timeline.hpp"
+
+namespace sparscale::experiments {
+
+struct Column {
+  std::string name;
+  std::string group;  // "" for key columns, else selection, time or traffic
+  std::string meaning;
+};
+
+/// The columns of results.csv in order.
+const std::vector<Column>& result_columns();
+
+/// One run: parameters, inputs, origins, warnings, series and summary. `expansion` and `self_check` as the replay stage wrote them.
+Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
+                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times);
+
+/// One row per run and metric group; numbers with the fewest digits that read back.
+std::string results_csv(const std::vector<Json>& run_documents);
+
+/// Break-even points, warnings and the lines for people.
+Json summarise(const Experiment& experiment, const std::vector<Json>& run_documents);
+
+}  // namespace sparscale::experiments
