@@ -1,5 +1,6 @@
 #include "experiments/environment.hpp"
 
+#include <simgrid/version.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -7,7 +8,6 @@
 #include <thread>
 
 #include "base/files.hpp"
-#include "sim/network.hpp"
 
 namespace sparscale::experiments {
 namespace {
@@ -45,7 +45,7 @@ Json describe_environment() {
   environment["git_commit"] = SPARSCALE_GIT_COMMIT;
   environment["build_type"] = SPARSCALE_BUILD_TYPE;
   environment["compiler"] = SPARSCALE_COMPILER;
-  environment["libraries"] = {{"simgrid", sim::simgrid_version()},
+  environment["libraries"] = {{"simgrid", std::to_string(SIMGRID_VERSION_MAJOR) + "." + std::to_string(SIMGRID_VERSION_MINOR)},
                               {"nlohmann_json", std::to_string(NLOHMANN_JSON_VERSION_MAJOR) + "." + std::to_string(NLOHMANN_JSON_VERSION_MINOR) +
                                                     "." + std::to_string(NLOHMANN_JSON_VERSION_PATCH)}};
   environment["host"] = system.nodename;

@@ -48,26 +48,21 @@ IterationTime Timeline::time(const Json& record) {
     latest = now;
   };
 
-  const Json& work = record.at("work");  // one list for all workers, or one per worker
-  std::size_t most_items = 0;
-  for (const Json& list : work) most_items = std::max(most_items, list.size());
+  // Work items in order; their numbers are one for all workers or one per worker (work_to_json).
+  const auto number_of = [](const Json& numbers, std::size_t worker) {
+    return (numbers.is_array() ? numbers.at(worker) : numbers).get<std::int64_t>();
+  };
   const auto do_work = [&](std::int64_t stage) {
-    for (std::size_t item = 0; item < most_items; ++item) {
-      bool any = false, selection = false;
+    for (const Json& item : record.at("work")) {
+      if (item.at("before_call").get<std::int64_t>() != stage) continue;
+      const auto& operation = item.at("operation").get_ref<const std::string&>();
+      const Json &elements = item.at("elements"), &selected = item.at("selected");
       for (std::size_t worker = 0; worker < clock.size(); ++worker) {
-        const Json& list = work.at(work.size() == 1 ? 0 : worker);
-        if (item >= list.size()) continue;
-        const Json& entry = list.at(item);
-        if (entry.at("before_call").get<std::int64_t>() != stage) continue;
-        const auto& operation = entry.at("operation").get_ref<const std::string&>();
-        const kernels::KernelTime spent =
-            kernel_time(operation, entry.at("elements").get<std::int64_t>(), entry.at("selected").get<std::int64_t>());
+        const kernels::KernelTime spent = kernel_time(operation, number_of(elements, worker), number_of(selected, worker));
         clock[worker] += spent.time_s;
         result.extrapolated = result.extrapolated || spent.extrapolated;
-        selection = selection || is_selection(operation);
-        any = true;
       }
-      if (any) advance(selection ? result.selection_time_s : result.other_time_s);
+      advance(is_selection(operation) ? result.selection_time_s : result.other_time_s);
     }
   };
 

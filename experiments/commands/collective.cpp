@@ -1,0 +1,57 @@
+#include <cstdint>
+#include <memory>
+
+#include "base/error.hpp"
+#include "base/json.hpp"
+#include "experiments/commands/commands.hpp"
+#include "sim/collective_command.hpp"
+
+namespace sparscale::experiments {
+namespace {
+
+/// A JSON array of numbers >= 0 in a file, one per worker.
+template <typename Number>
+std::vector<Number> numbers_in(const std::string& file, std::int64_t workers, const char* type) {
+  static const Json integers = {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 0}}}};
+  static const Json numbers = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", 0}}}};
+  const Json document = load_json(file);
+  validate_json(document, std::is_integral_v<Number> ? integers : numbers, file);
+  if (static_cast<std::int64_t>(document.size()) != workers)
+    throw InputError(file, "/", std::to_string(workers) + " " + type + ", one per worker", std::to_string(document.size()));
+  return document.get<std::vector<Number>>();
+}
+
+}  // namespace
+
+void add_collective_command(CLI::App& program) {
+  struct Options {
+    sim::CollectiveRequest request;
+    std::int64_t bytes = -1;
+    std::string bytes_file, start_file;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = program.add_subcommand("collective", "Time one collective on a platform; prints one JSON object");
+  command->add_option("--platform", options->request.platform, "A name from 'sparscale list platforms', or a platform file")->required();
+  command->add_option("--workers", options->request.workers, "Workers n")->required();
+  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast")->required();
+  command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
+  CLI::Option* bytes = command->add_option("--bytes", options->bytes, "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
+  command->add_option("--bytes-file", options->bytes_file, "JSON array of bytes, one per worker")->excludes(bytes);
+  command->add_option("--start-file", options->start_file, "JSON array of seconds at which the workers enter (default: all at 0)");
+  command->add_option("--network", options->request.network, "simgrid, recurrence or auto (default auto)");
+  command->add_option("--root", options->request.root, "Root of a broadcast (default 0)");
+  command->callback([options] {
+    sim::CollectiveRequest& request = options->request;
+    if (request.workers < 1) throw InputError("--workers", "integer >= 1", std::to_string(request.workers));
+    if (!options->bytes_file.empty()) {
+      request.bytes = numbers_in<std::uint64_t>(options->bytes_file, request.workers, "integers");
+    } else {
+      if (options->bytes < 0) throw InputError("--bytes", "integer >= 0, or --bytes-file", options->bytes == -1 ? "neither" : std::to_string(options->bytes));
+      request.bytes = {static_cast<std::uint64_t>(options->bytes)};
+    }
+    if (!options->start_file.empty()) request.start_s = numbers_in<double>(options->start_file, request.workers, "numbers");
+    write_output(sim::run_collective(request).dump() + "\n", "");
+  });
+}
+
+}  // namespace sparscale::experiments

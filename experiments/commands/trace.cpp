@@ -1,0 +1,46 @@
+#include <cstdio>
+#include <memory>
+
+#include "base/error.hpp"
+#include "experiments/commands/commands.hpp"
+#include "experiments/experiment.hpp"
+#include "traces/trace_report.hpp"
+
+namespace sparscale::experiments {
+
+void add_trace_command(CLI::App& program) {
+  struct Options {
+    std::string trace;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = program.add_subcommand("trace", "Look at and check gradient traces");
+  command->require_subcommand(1);
+
+  CLI::App* info = command->add_subcommand("info", "What a trace holds: sizes, layers, norms, how alike its workers are");
+  info->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
+  info->add_flag("--json", options->json, "As one JSON object");
+  info->callback([options] {
+    const Json report = traces::trace_report(traces::Trace::open(find_trace(options->trace)));
+    if (options->json) {
+      write_output(report.dump(2) + "\n", "");
+      return;
+    }
+    std::string text;
+    for (const std::string& line : traces::trace_report_lines(report)) text += line + "\n";
+    write_output(text, "");
+  });
+
+  CLI::App* verify = command->add_subcommand("verify", "Check structure, checksums and that every gradient is finite");
+  verify->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
+  verify->callback([options] {
+    const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
+    trace.verify_checksums();
+    trace.verify_finite();
+    write_output(trace.directory().string() + ": verified: " + std::to_string(trace.workers()) + " workers x " + std::to_string(trace.iterations()) +
+                     " iterations x " + std::to_string(trace.gradients()) + " gradients, checksums match, all finite\n",
+                 "");
+  });
+}
+
+}  // namespace sparscale::experiments

@@ -1,0 +1,59 @@
+// Runs the program as a user would.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+namespace sparscale::tests {
+
+struct CommandResult {
+  int status = -1;
+  std::string out, err;
+};
+
+/// A folder of this test's own, removed at the end.
+class Scratch {
+ public:
+  explicit Scratch(const std::string& name)
+      : path_(std::filesystem::temp_directory_path() / ("sparscale-" + name + "-" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~Scratch() {
+    std::error_code code;
+    std::filesystem::remove_all(path_, code);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string slurp(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+inline void spit(const std::filesystem::path& file, const std::string& content) {
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file, std::ios::binary) << content;
+}
+
+/// `sparscale ARGUMENTS`, through the shell.
+inline CommandResult sparscale(const std::string& arguments) {
+  const Scratch scratch("command");
+  const std::string command = std::string("'") + SPARSCALE_PROGRAM + "' " + arguments + " >'" + (scratch / "out").string() + "' 2>'" +
+                              (scratch / "err").string() + "' </dev/null";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(scratch / "out"), slurp(scratch / "err")};
+}
+
+}  // namespace sparscale::tests

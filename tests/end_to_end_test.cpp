@@ -1,0 +1,150 @@
+// A small experiment through every layer: results, resumption, figures.
+#include <set>
+
+#include "base/files.hpp"
+#include "base/json.hpp"
+#include "tests/catch.hpp"
+#include "tests/command.hpp"
+
+using namespace sparscale;
+using namespace sparscale::tests;
+namespace fs = std::filesystem;
+
+namespace {
+
+const char* const experiment = R"({"schema_version":1,"name":"small","trace":"digits-cnn-8w",
+  "sparsifier":["dense","dense_fp16","topk","hard_threshold","micro",{"name":"exdyna","parameters":{"micro_rule":"intended"}}],
+  "density":0.01,"workers":[2,8,16],"warmup_iterations":3,"iterations":3,
+  "platform":["crossbar-100g","nvlink8-ib"],"profile":"cpu-epyc-zen5-1t"})";
+
+std::vector<std::vector<std::string>> rows_of(const std::string& csv) {
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> row(1);
+  bool quoted = false;
+  for (std::size_t i = 0; i < csv.size(); ++i) {
+    const char c = csv[i];
+    if (c == '"') {
+      if (quoted && i + 1 < csv.size() && csv[i + 1] == '"')
+        row.back() += csv[++i];
+      else
+        quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      row.emplace_back();
+    } else if (c == '\n' && !quoted) {
+      rows.push_back(row);
+      row.assign(1, "");
+    } else {
+      row.back() += c;
+    }
+  }
+  return rows;
+}
+
+std::size_t column(const std::vector<std::vector<std::string>>& rows, const std::string& name) {
+  for (std::size_t i = 0; i < rows.front().size(); ++i)
+    if (rows.front()[i] == name) return i;
+  FAIL("no column " << name);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("A sweep gives the same bytes for any number of jobs, resumes, and draws figures that show something") {
+  const Scratch scratch("sweep");
+  spit(scratch / "small.json", experiment);
+  const std::string file = "'" + (scratch / "small.json").string() + "'";
+  const fs::path one = scratch / "one", two = scratch / "two";
+
+  const CommandResult first = sparscale("run " + file + " --jobs 1 --out '" + one.string() + "'");
+  INFO(first.err);
+  REQUIRE(first.status == 0);
+  const CommandResult second = sparscale("run " + file + " --jobs 2 --no-figures --out '" + two.string() + "'");
+  REQUIRE(second.status == 0);
+  const std::string csv = slurp(one / "results.csv");
+  CHECK(csv == slurp(two / "results.csv"));
+  CHECK(slurp(one / "summary.json") == slurp(two / "summary.json"));
+
+  // 6 sparsifiers x 3 n x 2 platforms, three metric groups each.
+  const auto rows = rows_of(csv);
+  REQUIRE(rows.size() == 1 + 36 * 3);
+  std::set<std::string> runs;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    REQUIRE(rows[i].size() == rows[0].size());
+    runs.insert(rows[i][column(rows, "run_id")]);
+    const bool projected = rows[i][column(rows, "workers")] == "16" && !rows[i][column(rows, "sparsifier")].starts_with("dense");
+    CHECK(rows[i][column(rows, "counts_origin")] == (projected ? "projected" : "captured"));
+    CHECK(rows[i][column(rows, "kernel_times_origin")] == "measured");
+    if (rows[i][column(rows, "metric_group")] != "time") continue;
+    double phases = 0;
+    for (const char* phase : {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+      phases += std::stod(rows[i][column(rows, phase)]);
+    const double total = std::stod(rows[i][column(rows, "iteration_time_s_mean")]);
+    CHECK(phases == Approx(total).epsilon(1e-12));
+    const double n = std::stod(rows[i][column(rows, "workers")]);
+    CHECK(std::stod(rows[i][column(rows, "speed_up")]) == Approx(n * std::stod(rows[i][column(rows, "forward_backward_time_s")]) / total).epsilon(1e-12));
+    CHECK(total > 0.002385);  // never below forward + backward
+  }
+  CHECK(runs.size() == 36);
+  for (const std::string& run : runs) CHECK(fs::exists(one / "runs" / (run + ".json")));
+  // A platform sweep replays once.
+  std::size_t replays = 0;
+  for (const auto& entry : fs::directory_iterator(one / "replays")) replays += entry.path().extension() == ".jsonl" ? 1 : 0;
+  CHECK(replays == 18);
+  for (const char* name : {"experiment.json", "environment.json", "summary.json", "reproduce.sh"}) CHECK(fs::exists(one / name));
+  CHECK(load_json(one / "summary.json").at("lines").size() == 5);
+  CHECK_THAT(first.out, ContainsSubstring("Figures: "));
+
+  // A second call computes nothing and changes nothing.
+  const auto written = fs::last_write_time(one / "runs" / (*runs.begin() + ".json"));
+  const CommandResult again = sparscale("run " + file + " --no-figures --out '" + one.string() + "'");
+  CHECK(again.status == 0);
+  CHECK(again.err.empty());
+  CHECK(fs::last_write_time(one / "runs" / (*runs.begin() + ".json")) == written);
+  CHECK(slurp(one / "results.csv") == csv);
+  // What is missing is computed again, and only that.
+  fs::remove(one / "runs" / (*runs.begin() + ".json"));
+  CHECK(sparscale("run " + file + " --no-figures --out '" + one.string() + "'").status == 0);
+  CHECK(slurp(one / "results.csv") == csv);
+
+  // The effective experiment stands for the same runs.
+  CHECK(sparscale("run '" + (one / "experiment.json").string() + "' --no-figures --out '" + (scratch / "three").string() + "'").status == 0);
+  CHECK(slurp(scratch / "three/results.csv") == csv);
+}
+
+TEST_CASE("Every figure is drawn in every format") {
+  const Scratch scratch("figures");
+  spit(scratch / "small.json", experiment);
+  const CommandResult run = sparscale("run '" + (scratch / "small.json").string() + "' --out '" + (scratch / "out").string() + "'");
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  for (const char* figure : {"build_up", "breakdown", "speed_up"}) {
+    const fs::path base = scratch / "out/figures";
+    const std::string pdf = slurp(base / (std::string(figure) + ".pdf")), svg = slurp(base / (std::string(figure) + ".svg")),
+                      png = slurp(base / (std::string(figure) + ".png")), csv = slurp(base / (std::string(figure) + ".csv")),
+                      caption = slurp(base / (std::string(figure) + ".txt"));
+    INFO(figure);
+    CHECK(pdf.starts_with("%PDF-"));
+    CHECK_THAT(pdf, ContainsSubstring("/Type /Font"));
+    CHECK(svg.find("<svg") != std::string::npos);
+    // Curves or bars: many drawn paths, not just axes.
+    std::size_t paths = 0;
+    for (std::size_t at = svg.find("<path "); at != std::string::npos; at = svg.find("<path ", at + 1)) ++paths;
+    CHECK(paths > 40);
+    CHECK(png.substr(1, 3) == "PNG");
+    CHECK(png.size() > 20000);
+    CHECK(std::count(csv.begin(), csv.end(), '\n') > 6);
+    CHECK_THAT(caption, ContainsSubstring("digits-cnn-8w"));
+  }
+}
+
+TEST_CASE("A run that fails is named, the others are finished, the exit status is 1") {
+  const Scratch scratch("failing");
+  // No selection at all is possible for k = trunc(1e-9 N) = 0 with an absolute threshold.
+  spit(scratch / "e.json", R"({"schema_version":1,"name":"failing","trace":"digits-cnn-8w","sparsifier":["topk","hard_threshold"],"density":1e-9,
+    "workers":2,"iterations":2,"platform":"crossbar-100g","profile":"cpu-epyc-zen5-1t"})");
+  const CommandResult result = sparscale("run '" + (scratch / "e.json").string() + "' --no-figures --out '" + (scratch / "out").string() + "'");
+  CHECK(result.status == 1);
+  CHECK_THAT(result.err, ContainsSubstring("failed: replay of hard_threshold at n = 2"));
+  CHECK_THAT(result.err, ContainsSubstring("1 of 2 runs failed"));
+  CHECK(rows_of(slurp(scratch / "out/results.csv")).size() == 1 + 3);
+}
