@@ -61,7 +61,8 @@ bool fits_kind(const Json& schema, const Json& root, const Json& value) {
   const Json& node = resolve(schema, root);
   for (const char* word : {"anyOf", "oneOf"})
     if (node.contains(word))
-      return std::any_of(node.at(word).begin(), node.at(word).end(), [&](const Json& alternative) { return fits_kind(alternative, root, value); });
+      return std::any_of(node.at(word).begin(), node.at(word).end(),
+                         [&](const Json& alternative) { return fits_kind(alternative, root, value); });
   if (node.contains("enum")) return value.is_primitive();
   const std::string type = node.value("type", "");
   if (type == "object") return value.is_object();

@@ -1,5 +1,6 @@
 #include "experiments/environment.hpp"
 
+#include <simgrid/engine.h>
 #include <simgrid/version.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -45,9 +46,10 @@ Json describe_environment() {
   environment["git_commit"] = SPARSCALE_GIT_COMMIT;
   environment["build_type"] = SPARSCALE_BUILD_TYPE;
   environment["compiler"] = SPARSCALE_COMPILER;
-  environment["libraries"] = {{"simgrid", std::to_string(SIMGRID_VERSION_MAJOR) + "." + std::to_string(SIMGRID_VERSION_MINOR)},
-                              {"nlohmann_json", std::to_string(NLOHMANN_JSON_VERSION_MAJOR) + "." + std::to_string(NLOHMANN_JSON_VERSION_MINOR) +
-                                                    "." + std::to_string(NLOHMANN_JSON_VERSION_PATCH)}};
+  environment["libraries"] = {
+      {"simgrid", std::to_string(SIMGRID_VERSION_MAJOR) + "." + std::to_string(SIMGRID_VERSION_MINOR)},
+      {"nlohmann_json", std::to_string(NLOHMANN_JSON_VERSION_MAJOR) + "." + std::to_string(NLOHMANN_JSON_VERSION_MINOR) + "." +
+                            std::to_string(NLOHMANN_JSON_VERSION_PATCH)}};
   environment["host"] = system.nodename;
   environment["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
   environment["processor"] = field_of("/proc/cpuinfo", "model name");

@@ -62,7 +62,8 @@ std::vector<std::string> names_in(const fs::path& folder, bool directories, cons
   std::vector<std::string> names;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
-    if (directories ? fs::exists(entry.path() / "trace.json") : entry.path().extension() == extension && !entry.path().stem().string().ends_with(".schema"))
+    if (directories ? fs::exists(entry.path() / "trace.json")
+                    : entry.path().extension() == extension && !entry.path().stem().string().ends_with(".schema"))
       names.push_back(directories ? entry.path().filename().string() : entry.path().stem().string());
   }
   std::sort(names.begin(), names.end());
@@ -112,8 +113,8 @@ using Point = std::map<std::string, AxisValue>;
 /// Calls `visit` for every point of the product; the last axis moves fastest.
 template <typename Visit>
 void for_each_point(const Json& document, const Visit& visit) {
-  static const std::vector<std::string> axes = {"trace", "sparsifier", "density",    "workers",    "captured_workers", "expansion",
-                                                "seed",  "platform",   "profile",    "all_gather", "all_reduce",       "broadcast"};
+  static const std::vector<std::string> axes = {"trace", "sparsifier", "density", "workers",    "captured_workers", "expansion",
+                                                "seed",  "platform",   "profile", "all_gather", "all_reduce",       "broadcast"};
   std::vector<std::vector<AxisValue>> values;
   for (const std::string& key : axes) values.push_back(axis(document, key));
   std::vector<std::size_t> at(axes.size(), 0);
@@ -167,7 +168,8 @@ void compute_times(const Json& document, const traces::Trace& trace, const std::
     throw InputError(file, "/compute", "forward and backward times, since the trace " + info.name + " has none", "no such key");
   run.timeline.forward_time_s = *info.forward_time_s;
   run.timeline.backward_time_s = *info.backward_time_s;
-  run.compute_origin = "measured with the trace on " + (info.timing_device.empty() ? std::string("a device it does not name") : info.timing_device);
+  run.compute_origin =
+      "measured with the trace on " + (info.timing_device.empty() ? std::string("a device it does not name") : info.timing_device);
 }
 
 }  // namespace
@@ -253,8 +255,9 @@ Experiment Experiment::load(const fs::path& path) {
     if (!experiment.profiles.contains(name)) experiment.profiles.emplace(name, kernels::Profile::load(kernels::find_profile(name)));
   }
 
-  for (const auto& [key, operation] : {std::pair{"all_gather", sim::Operation::all_gather}, std::pair{"all_reduce", sim::Operation::all_reduce},
-                                       std::pair{"broadcast", sim::Operation::broadcast}})
+  for (const auto& [key, operation] :
+       {std::pair{"all_gather", sim::Operation::all_gather}, std::pair{"all_reduce", sim::Operation::all_reduce},
+        std::pair{"broadcast", sim::Operation::broadcast}})
     for (const AxisValue& value : axis(document, key)) check_collective(operation, value, file);
   std::map<std::string, SparsifierValue> sparsifiers;  // by pointer
   for (const AxisValue& value : axis(document, "sparsifier")) sparsifiers.emplace(value.pointer, sparsifier_value(value, file));

@@ -20,8 +20,8 @@ namespace sparscale::experiments {
 struct ReplayPoint {
   std::string trace;  // as named in the experiment
   sim::ReplayOptions options;
-  Json identity;      // canonical: what the key is the hash of
-  std::string key;    // name of its files under replays/
+  Json identity;    // canonical: what the key is the hash of
+  std::string key;  // name of its files under replays/
 };
 
 /// The comparison of generated with captured workers that belongs to a projected replay; the same for all sparsifiers.
@@ -34,14 +34,14 @@ struct SelfCheckPoint {
 
 /// One run: a replay on a platform with a kernel profile.
 struct RunPoint {
-  std::size_t replay = 0;                         // index into Experiment::replays
-  std::int64_t self_check = -1;                   // index into Experiment::self_checks, -1 when nothing is projected
-  std::string platform, profile;                  // as named in the experiment
+  std::size_t replay = 0;         // index into Experiment::replays
+  std::int64_t self_check = -1;   // index into Experiment::self_checks, -1 when nothing is projected
+  std::string platform, profile;  // as named in the experiment
   sim::TimelineOptions timeline;
   std::string compute_origin;
   std::string network;
   Json identity;
-  std::string key;                                // the run_id
+  std::string key;  // the run_id
 };
 
 struct Experiment {
@@ -54,7 +54,8 @@ struct Experiment {
   std::vector<SelfCheckPoint> self_checks;
   std::vector<RunPoint> runs;  // in the order of the product, each once
 
-  /// Loads an experiment, opens what it names (traces with their checksums verified) and forms the product. Errors: InputError with file and JSON pointer.
+  /// Loads an experiment, opens what it names (traces with their checksums verified) and forms the product. Errors: InputError with file
+  /// and JSON pointer.
   static Experiment load(const std::filesystem::path& file);
 };
 

@@ -9,7 +9,9 @@
 int main(int argc, char** argv) {
   using namespace sparscale;
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is reported as a write error
-  CLI::App program{"How a gradient sparsifier scales, before anyone rents the GPUs.\n\nExample: sparscale run experiments/first-figure.json", "sparscale"};
+  CLI::App program{
+      "How a gradient sparsifier scales, before anyone rents the GPUs.\n\nExample: sparscale run experiments/first-figure.json",
+      "sparscale"};
   program.set_version_flag("--version", "sparscale " SPARSCALE_VERSION);
   program.require_subcommand(1);
   experiments::add_run_command(program);

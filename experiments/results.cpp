@@ -59,7 +59,8 @@ std::string rounded(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*g", digits, value);
   // %g turns to exponents where a person would still read digits.
-  if (std::abs(value) >= 1 && std::abs(value) < 1e6) std::snprintf(text, sizeof text, "%.*f", value >= 100 ? 0 : value >= 10 ? 1 : 2, value);
+  if (std::abs(value) >= 1 && std::abs(value) < 1e6)
+    std::snprintf(text, sizeof text, "%.*f", value >= 100 ? 0 : value >= 10 ? 1 : 2, value);
   return text;
 }
 
@@ -117,7 +118,8 @@ const std::vector<Column>& result_columns() {
       {"build_up_mean", "selection", "U / target_k"},
       {"build_up_p05", "selection", "5 % quantile over iterations"},
       {"build_up_p95", "selection", "95 % quantile over iterations"},
-      {"build_up_calibrated_mean", "selection", "local Top-k only: build-up with the number-only calibration of the expansion; empty when not projected"},
+      {"build_up_calibrated_mean", "selection",
+       "local Top-k only: build-up with the number-only calibration of the expansion; empty when not projected"},
       {"padding_mean", "selection", "n x largest count / sum of counts"},
       {"padding_p05", "selection", "5 % quantile over iterations"},
       {"padding_p95", "selection", "95 % quantile over iterations"},
@@ -172,7 +174,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   if (self_check.is_object() && self_check.contains("warnings"))
     for (const Json& warning : self_check.at("warnings")) warnings.push_back(warning.get<std::string>());
   if (extrapolated) warnings.push_back("kernel times extrapolated beyond the profile " + profile.name());
-  if (profile.origin() != "measured") warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
+  if (profile.origin() != "measured")
+    warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
 
   Json key;
   key["trace"] = trace.name;
@@ -203,7 +206,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   selection["selected_sum_mean"] = average("selected_sum");
   selection["selected_max_mean"] = average("selected_max");
   selection["union_mean"] = average("union");
-  for (const auto& [column, name] : {std::pair{"actual_density", "density"}, std::pair{"build_up", "build_up"}, std::pair{"padding", "padding"}}) {
+  for (const auto& [column, name] :
+       {std::pair{"actual_density", "density"}, std::pair{"build_up", "build_up"}, std::pair{"padding", "padding"}}) {
     selection[std::string(column) + "_mean"] = average(name);
     selection[std::string(column) + "_p05"] = at_quantile(name, 0.05);
     selection[std::string(column) + "_p95"] = at_quantile(name, 0.95);
@@ -212,7 +216,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
       selection["build_up_calibrated_mean"] = Json();
       if (projected && replay.options.sparsifier == "topk" && self_check.is_object() && self_check.contains("calibration_exponent") &&
           self_check.at("calibration_exponent").is_number())
-        selection["build_up_calibrated_mean"] = finite(std::pow(mean(series.at("build_up")), self_check.at("calibration_exponent").get<double>()));
+        selection["build_up_calibrated_mean"] =
+            finite(std::pow(mean(series.at("build_up")), self_check.at("calibration_exponent").get<double>()));
     }
   }
   selection["threshold_mean"] = average("threshold");
@@ -222,7 +227,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   time["iteration_time_s_mean"] = average("iteration_time_s");
   time["iteration_time_s_p05"] = at_quantile("iteration_time_s", 0.05);
   time["iteration_time_s_p95"] = at_quantile("iteration_time_s", 0.95);
-  for (const char* phase : {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+  for (const char* phase :
+       {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
     time[phase] = average(phase);
   time["speed_up"] = static_cast<double>(replay.options.workers) * (run.timeline.forward_time_s + run.timeline.backward_time_s) /
                      mean(series.at("iteration_time_s"));
@@ -384,10 +390,12 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     std::map<std::string, std::vector<const Json*>> groups;
     for (const Json& document : documents)
       if (document.at("key").at("workers") == most_workers)
-        groups[document.at("key").at("platform").get<std::string>() + " with " + document.at("key").at("profile").get<std::string>()].push_back(&document);
+        groups[document.at("key").at("platform").get<std::string>() + " with " + document.at("key").at("profile").get<std::string>()]
+            .push_back(&document);
     parts.clear();
     for (auto& [group, members] : groups) {
-      const Json* best = *std::min_element(members.begin(), members.end(), [](const Json* a, const Json* b) { return iteration_time(*a) < iteration_time(*b); });
+      const Json* best = *std::min_element(members.begin(), members.end(),
+                                           [](const Json* a, const Json* b) { return iteration_time(*a) < iteration_time(*b); });
       const Json& key = best->at("key");
       parts.push_back("on " + group + " " + label_of(key) + " (" + time_text(iteration_time(*best)) + ", speed-up " +
                       rounded(best->at("summary").at("time").at("speed_up").get<double>(), 3) + ")");
@@ -398,7 +406,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     parts.clear();
     for (const Json& entry : break_even_list) {
       if (entry.at("baseline") != "dense") continue;
-      const std::string who = label_of(Json{{"sparsifier", entry.at("sparsifier")}, {"parameters", parse_json(entry.at("parameters").get<std::string>(), "summary")}}) +
+      const std::string who = label_of(Json{{"sparsifier", entry.at("sparsifier")},
+                                            {"parameters", parse_json(entry.at("parameters").get<std::string>(), "summary")}}) +
                               " on " + entry.at("platform").get<std::string>();
       if (entry.at("wins_at").empty()) continue;
       if (entry.at("points").empty()) {
@@ -406,7 +415,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       } else {
         std::vector<std::string> at;
         for (const Json& point : entry.at("points"))
-          at.push_back((point.at("direction") == "wins_above" ? "above n = " : "below n = ") + rounded(point.at("workers").get<double>(), 3));
+          at.push_back((point.at("direction") == "wins_above" ? "above n = " : "below n = ") +
+                       rounded(point.at("workers").get<double>(), 3));
         parts.push_back(who + " " + join(at, ", "));
       }
     }
@@ -417,7 +427,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     parts.clear();
     for (const Json& document : documents) {
       const Json& key = document.at("key");
-      if (key.at("workers") != most_workers || key.at("platform") != first_platform || key.at("profile") != first_key.at("profile")) continue;
+      if (key.at("workers") != most_workers || key.at("platform") != first_platform || key.at("profile") != first_key.at("profile"))
+        continue;
       const Json& time = document.at("summary").at("time");
       const double total = iteration_time(document);
       const double exchange = time.at("index_exchange_time_s").get<double>() + time.at("value_exchange_time_s").get<double>();
@@ -431,8 +442,10 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     std::set<std::string> kernel_origins;
     for (const Json& document : documents) {
       const Json& key = document.at("key");
-      if (!is_dense(document) && key.at("counts_origin") == "captured") most_captured = std::max(most_captured, key.at("workers").get<std::int64_t>());
-      if (!is_dense(document) && key.at("validated") == true) most_validated = std::max(most_validated, key.at("workers").get<std::int64_t>());
+      if (!is_dense(document) && key.at("counts_origin") == "captured")
+        most_captured = std::max(most_captured, key.at("workers").get<std::int64_t>());
+      if (!is_dense(document) && key.at("validated") == true)
+        most_validated = std::max(most_validated, key.at("workers").get<std::int64_t>());
       kernel_origins.insert(key.at("kernel_times_origin").get<std::string>());
     }
     std::string trust = "Trust: counts are captured up to n = " + std::to_string(most_captured);
@@ -442,7 +455,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
              std::to_string(warnings.size()) + " warning(s) in summary.json.";
     lines.push_back(trust);
   }
-  return {{"schema_version", 1}, {"name", experiment.name}, {"title", experiment.title}, {"break_even", break_even_list}, {"warnings", warnings}, {"lines", lines}};
+  return {{"schema_version", 1},           {"name", experiment.name}, {"title", experiment.title},
+          {"break_even", break_even_list}, {"warnings", warnings},    {"lines", lines}};
 }
 
 }  // namespace sparscale::experiments

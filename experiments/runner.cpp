@@ -101,7 +101,8 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
     const RunPoint& run = experiment.runs.at(index);
     Json self_check;
     if (run.self_check >= 0)
-      self_check = load_json(replay_header(directory, experiment.self_checks.at(static_cast<std::size_t>(run.self_check)).key)).at("self_check");
+      self_check =
+          load_json(replay_header(directory, experiment.self_checks.at(static_cast<std::size_t>(run.self_check)).key)).at("self_check");
     const kernels::Profile& profile = experiment.profiles.at(run.profile);
     const std::unique_ptr<sim::Network> network =
         sim::make_network(run.network, experiment.platforms.at(run.platform), replay.options.workers);
@@ -115,7 +116,8 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
 }
 
 std::string label_of(const Experiment& experiment, const ReplayPoint& replay) {
-  return replay.options.sparsifier + " at n = " + std::to_string(replay.options.workers) + " on " + experiment.traces.at(replay.trace).info().name;
+  return replay.options.sparsifier + " at n = " + std::to_string(replay.options.workers) + " on " +
+         experiment.traces.at(replay.trace).info().name;
 }
 
 void write_reproduce_script(const fs::path& directory, const std::string& commit) {
@@ -132,7 +134,8 @@ void write_reproduce_script(const fs::path& directory, const std::string& commit
       "\"${SPARSCALE:-sparscale}\" run \"$here/experiment.json\" --out \"$new\" --force\n"
       "cmp \"$here/results.csv\" \"$new/results.csv\" && echo \"results.csv is the same, byte by byte\"\n";
   write_file_atomic(directory / "reproduce.sh", script);
-  fs::permissions(directory / "reproduce.sh", fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec, fs::perm_options::add);
+  fs::permissions(directory / "reproduce.sh", fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                  fs::perm_options::add);
 }
 
 }  // namespace
@@ -234,7 +237,8 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
   const std::vector<TaskResult> timed = run_stage("timing", tasks);
   for (std::size_t i = 0; i < timed.size(); ++i)
     if (!timed[i].done)
-      for (const std::size_t run : runs_of_task[i]) run_failed[run] = !is_cached(run_file(directory, experiment.runs[run].key), experiment.runs[run].identity);
+      for (const std::size_t run : runs_of_task[i])
+        run_failed[run] = !is_cached(run_file(directory, experiment.runs[run].key), experiment.runs[run].identity);
 
   std::vector<Json> documents;
   for (std::size_t i = 0; i < experiment.runs.size(); ++i)

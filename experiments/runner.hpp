@@ -28,8 +28,8 @@ struct Estimate {
 /// Estimates without running anything. `directory` is looked at for cached results.
 Estimate estimate(const Experiment& experiment, const std::filesystem::path& directory);
 
-/// Runs what is missing, writes results.csv, summary.json and the other files. Returns the number of failed runs; their errors are on stderr and
-/// in no result. Errors: RunError when interrupted.
+/// Runs what is missing, writes results.csv, summary.json and the other files. Returns the number of failed runs; their errors are on
+/// stderr and in no result. Errors: RunError when interrupted.
 std::size_t run_experiment(const Experiment& experiment, const RunOptions& options);
 
 /// The summary lines of a finished directory (summary.json).

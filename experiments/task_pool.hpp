@@ -21,8 +21,8 @@ struct TaskResult {
 /// Called in the parent whenever a task ends.
 using TaskEnded = std::function<void(std::size_t task, const TaskResult& result)>;
 
-/// Runs the tasks, at most `jobs` at a time. Results stand in the order of the tasks. SIGINT and SIGTERM stop the children and throw RunError;
-/// finished results stay on disk.
+/// Runs the tasks, at most `jobs` at a time. Results stand in the order of the tasks. SIGINT and SIGTERM stop the children and throw
+/// RunError; finished results stay on disk.
 std::vector<TaskResult> run_tasks(const std::vector<Task>& tasks, int jobs, const TaskEnded& ended);
 
 }  // namespace sparscale::experiments

@@ -16,9 +16,12 @@ bool carries_indices(const std::string& payload) { return payload == "counts" ||
 
 const std::string& algorithm_of(const CollectiveChoice& choice, Operation operation) {
   switch (operation) {
-    case Operation::all_gather: return choice.all_gather;
-    case Operation::broadcast: return choice.broadcast;
-    default: return choice.all_reduce;
+    case Operation::all_gather:
+      return choice.all_gather;
+    case Operation::broadcast:
+      return choice.broadcast;
+    default:
+      return choice.all_reduce;
   }
 }
 

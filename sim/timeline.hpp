@@ -29,19 +29,19 @@ struct TimelineOptions {
   bool extrapolate_profile = false;
 };
 
-/// One iteration, seconds. The five phases add up to iteration_time_s: each is the growth of the latest worker's clock during that phase, so a worker
-/// that waits for a slower one is charged to what the slower one does.
+/// One iteration, seconds. The five phases add up to iteration_time_s: each is the growth of the latest worker's clock during that phase,
+/// so a worker that waits for a slower one is charged to what the slower one does.
 struct IterationTime {
   double iteration_time_s = 0;
   double forward_backward_time_s = 0;
-  double selection_time_s = 0;       // threshold selection, top-k, counting
-  double index_exchange_time_s = 0;  // payloads counts, indices, plan
-  double value_exchange_time_s = 0;  // payloads values, gradient
-  double other_time_s = 0;           // accumulate, unite, gather, zero, casts
+  double selection_time_s = 0;                     // threshold selection, top-k, counting
+  double index_exchange_time_s = 0;                // payloads counts, indices, plan
+  double value_exchange_time_s = 0;                // payloads values, gradient
+  double other_time_s = 0;                         // accumulate, unite, gather, zero, casts
   double bytes_sent_mean = 0, bytes_sent_max = 0;  // per worker
   std::uint64_t messages = 0;
-  bool extrapolated = false;         // a kernel time lay outside the profile's range
-  std::vector<std::string> networks; // back-ends used, sorted, each once
+  bool extrapolated = false;          // a kernel time lay outside the profile's range
+  std::vector<std::string> networks;  // back-ends used, sorted, each once
 };
 
 /// Phases one after another with blocking calls, as the reference implementations do; every worker enters a call when its own work is done.

@@ -33,7 +33,7 @@ void check_refused(const CommandResult& result, const std::vector<std::string>& 
 CommandResult check_experiment(const Json& document) {
   const Scratch scratch("experiment");
   spit(scratch / "e.json", document.dump());
-  return sparscale("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
+  return run_program("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
 }
 
 fs::path copy_sample(const Scratch& scratch) {
@@ -46,7 +46,7 @@ fs::path copy_sample(const Scratch& scratch) {
 TEST_CASE("A valid experiment is counted and estimated without running it") {
   const Scratch scratch("check");
   spit(scratch / "e.json", small_experiment().dump());
-  const CommandResult result = sparscale("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
+  const CommandResult result = run_program("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
   CHECK(result.status == 0);
   CHECK_THAT(result.out, ContainsSubstring("runs: 4 (0 finished"));
   CHECK_THAT(result.out, ContainsSubstring("memory of the largest replay: "));
@@ -120,8 +120,8 @@ TEST_CASE("Experiments with wrong fields are refused") {
 TEST_CASE("A broken experiment file is refused with its byte") {
   const Scratch scratch("broken");
   spit(scratch / "e.json", "{\"schema_version\": 1,");
-  check_refused(sparscale("check '" + (scratch / "e.json").string() + "'"), {"e.json: byte 22"});
-  check_refused(sparscale("run '" + (scratch / "none.json").string() + "'"), {"none.json"});
+  check_refused(run_program("check '" + (scratch / "e.json").string() + "'"), {"e.json: byte 22"});
+  check_refused(run_program("run '" + (scratch / "none.json").string() + "'"), {"none.json"});
 }
 
 TEST_CASE("A platform with zero bandwidth is refused with file and pointer") {
@@ -140,87 +140,90 @@ TEST_CASE("Damaged traces are refused") {
   const fs::path data = trace / "workers.safetensors";
   SECTION("missing data file") {
     fs::remove(data);
-    check_refused(sparscale("trace verify '" + trace.string() + "'"), {"workers.safetensors"});
+    check_refused(run_program("trace verify '" + trace.string() + "'"), {"workers.safetensors"});
   }
   SECTION("truncated") {
     fs::resize_file(data, fs::file_size(data) - 1);
-    check_refused(sparscale("trace verify '" + trace.string() + "'"), {"workers.safetensors", "11155968", "11155967"});
+    check_refused(run_program("trace verify '" + trace.string() + "'"), {"workers.safetensors", "11155968", "11155967"});
   }
   SECTION("one bit flipped") {
     std::fstream file(data, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(5000000);
     file.put('\x01');
     file.close();
-    check_refused(sparscale("trace verify '" + trace.string() + "'"), {"workers.safetensors", "24c0265a6b7b7e744cb8f6bea64ae3346c887b3701deffdc94036dff338599ec"});
+    check_refused(run_program("trace verify '" + trace.string() + "'"),
+                  {"workers.safetensors", "24c0265a6b7b7e744cb8f6bea64ae3346c887b3701deffdc94036dff338599ec"});
     Json e = small_experiment();
     e["trace"] = trace.string();
     check_refused(check_experiment(e), {"workers.safetensors", "24c0265a"});
   }
   SECTION("no manifest") {
     fs::remove(trace / "trace.json");
-    check_refused(sparscale("trace info '" + trace.string() + "'"), {"trace.json"});
+    check_refused(run_program("trace info '" + trace.string() + "'"), {"trace.json"});
   }
   SECTION("manifest of the wrong kind") {
     Json manifest = load_json(trace / "trace.json");
     manifest["workers"] = "eight";
     spit(trace / "trace.json", manifest.dump());
-    check_refused(sparscale("trace info '" + trace.string() + "'"), {"trace.json", "/workers", "\"eight\""});
+    check_refused(run_program("trace info '" + trace.string() + "'"), {"trace.json", "/workers", "\"eight\""});
   }
 }
 
 TEST_CASE("Replay refuses what it cannot do") {
   const std::string base = "replay --trace digits-cnn-8w --sparsifier topk ";
-  check_refused(sparscale(base + "--workers 0"), {"--workers", "integer >= 1", "found 0"});
-  check_refused(sparscale(base + "--workers 2 --density 0"), {"--density", "> 0 <= 1", "found 0"});
-  check_refused(sparscale(base + "--workers 2 --density 1.01"), {"--density", "found 1.01"});
-  check_refused(sparscale(base + "--workers two"), {"--workers"});
-  check_refused(sparscale(base + "--workers 2 --set index_bytes=5"), {"--set/index_bytes", "5"});
-  check_refused(sparscale(base + "--workers 2 --set index_bytes"), {"--set", "KEY=VALUE"});
-  check_refused(sparscale(base + "--workers 200 --expansion boot"), {"200"});
-  check_refused(sparscale(base + "--workers 200 --expansion captured"), {"200"});
-  check_refused(sparscale(base + "--workers 2 --captured 9"), {"9"});
-  check_refused(sparscale("replay --trace digits-cnn-8w --sparsifier nothing --workers 2"), {"nothing", "topk"});
+  check_refused(run_program(base + "--workers 0"), {"--workers", "integer >= 1", "found 0"});
+  check_refused(run_program(base + "--workers 2 --density 0"), {"--density", "> 0 <= 1", "found 0"});
+  check_refused(run_program(base + "--workers 2 --density 1.01"), {"--density", "found 1.01"});
+  check_refused(run_program(base + "--workers two"), {"--workers"});
+  check_refused(run_program(base + "--workers 2 --set index_bytes=5"), {"--set/index_bytes", "5"});
+  check_refused(run_program(base + "--workers 2 --set index_bytes"), {"--set", "KEY=VALUE"});
+  check_refused(run_program(base + "--workers 200 --expansion boot"), {"200"});
+  check_refused(run_program(base + "--workers 200 --expansion captured"), {"200"});
+  check_refused(run_program(base + "--workers 2 --captured 9"), {"9"});
+  check_refused(run_program("replay --trace digits-cnn-8w --sparsifier nothing --workers 2"), {"nothing", "topk"});
 }
 
 TEST_CASE("Usage errors are one line and exit 2") {
-  check_refused(sparscale(""), {"subcommand"});
-  check_refused(sparscale("fly"), {"fly"});
-  check_refused(sparscale("run"), {"experiment"});
-  check_refused(sparscale("list cakes"), {"cakes"});
-  check_refused(sparscale("run x.json --jobs 0"), {"--jobs"});
+  check_refused(run_program(""), {"subcommand"});
+  check_refused(run_program("fly"), {"fly"});
+  check_refused(run_program("run"), {"experiment"});
+  check_refused(run_program("list cakes"), {"cakes"});
+  check_refused(run_program("run x.json --jobs 0"), {"--jobs"});
 }
 
 TEST_CASE("Help and lists show what is there") {
-  const CommandResult help = sparscale("--help");
+  const CommandResult help = run_program("--help");
   CHECK(help.status == 0);
-  for (const char* command : {"run", "check", "replay", "collective", "trace", "measure", "plot", "list", "schema"}) CHECK_THAT(help.out, ContainsSubstring(command));
+  for (const char* command : {"run", "check", "replay", "collective", "trace", "measure", "plot", "list", "schema"})
+    CHECK_THAT(help.out, ContainsSubstring(command));
   for (const char* name : {"dense:", "dense_fp16:", "topk:", "hard_threshold:", "micro:", "exdyna:", "micro_rule = \"code\""})
-    CHECK_THAT(sparscale("list sparsifiers").out, ContainsSubstring(name));
-  CHECK_THAT(sparscale("list platforms").out, ContainsSubstring("crossbar-100g"));
-  CHECK_THAT(sparscale("list profiles").out, ContainsSubstring("cpu-epyc-zen5-1t"));
-  CHECK_THAT(sparscale("list collectives").out, ContainsSubstring("ring_padded"));
-  CHECK_THAT(sparscale("list experiments").out, ContainsSubstring("first-figure"));
-  CHECK_THAT(sparscale("list traces").out, ContainsSubstring("34862 gradients, 8 workers, 10 iterations"));
+    CHECK_THAT(run_program("list sparsifiers").out, ContainsSubstring(name));
+  CHECK_THAT(run_program("list platforms").out, ContainsSubstring("crossbar-100g"));
+  CHECK_THAT(run_program("list profiles").out, ContainsSubstring("cpu-epyc-zen5-1t"));
+  CHECK_THAT(run_program("list collectives").out, ContainsSubstring("ring_padded"));
+  CHECK_THAT(run_program("list experiments").out, ContainsSubstring("first-figure"));
+  CHECK_THAT(run_program("list traces").out, ContainsSubstring("34862 gradients, 8 workers, 10 iterations"));
   for (const char* format : {"experiment", "platform", "profile", "trace"}) {
-    const CommandResult schema = sparscale(std::string("schema ") + format);
+    const CommandResult schema = run_program(std::string("schema ") + format);
     CHECK(schema.status == 0);
     CHECK(parse_json(schema.out, format).at("type") == "object");
   }
 }
 
 TEST_CASE("Replay writes one record per iteration, the same bytes again") {
-  const std::string arguments = "replay --trace digits-cnn-8w --sparsifier exdyna --workers 24 --density 0.01 --iterations 3 --warmup 2 --seed 7 --hashes";
-  const CommandResult first = sparscale(arguments), second = sparscale(arguments);
+  const std::string arguments =
+      "replay --trace digits-cnn-8w --sparsifier exdyna --workers 24 --density 0.01 --iterations 3 --warmup 2 --seed 7 --hashes";
+  const CommandResult first = run_program(arguments), second = run_program(arguments);
   REQUIRE(first.status == 0);
   CHECK(std::count(first.out.begin(), first.out.end(), '\n') == 3);
   CHECK(first.out == second.out);
   const Json record = parse_json(first.out.substr(0, first.out.find('\n')), "record");
-  for (const char* key : {"iteration", "sparsifier", "workers", "target_k", "selected", "selected_sum", "selected_max", "union", "density", "build_up", "padding",
-                          "threshold", "residual_norm", "exchange", "selected_sha256", "union_sha256"})
+  for (const char* key : {"iteration", "sparsifier", "workers", "target_k", "selected", "selected_sum", "selected_max", "union", "density",
+                          "build_up", "padding", "threshold", "residual_norm", "exchange", "selected_sha256", "union_sha256"})
     CHECK(record.contains(key));
   CHECK(record.at("selected").size() == 24);
   CHECK(record.at("target_k") == 348);
   const Scratch scratch("replay");
-  CHECK(sparscale(arguments + " --out '" + (scratch / "r.jsonl").string() + "'").status == 0);
+  CHECK(run_program(arguments + " --out '" + (scratch / "r.jsonl").string() + "'").status == 0);
   CHECK(slurp(scratch / "r.jsonl") == first.out);
 }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 namespace sparscale::tests {
 
@@ -48,7 +48,7 @@ inline void spit(const std::filesystem::path& file, const std::string& content) 
 }
 
 /// `sparscale ARGUMENTS`, through the shell.
-inline CommandResult sparscale(const std::string& arguments) {
+inline CommandResult run_program(const std::string& arguments) {
   const Scratch scratch("command");
   const std::string command = std::string("'") + SPARSCALE_PROGRAM + "' " + arguments + " >'" + (scratch / "out").string() + "' 2>'" +
                               (scratch / "err").string() + "' </dev/null";

@@ -55,10 +55,10 @@ TEST_CASE("A sweep gives the same bytes for any number of jobs, resumes, and dra
   const std::string file = "'" + (scratch / "small.json").string() + "'";
   const fs::path one = scratch / "one", two = scratch / "two";
 
-  const CommandResult first = sparscale("run " + file + " --jobs 1 --out '" + one.string() + "'");
+  const CommandResult first = run_program("run " + file + " --jobs 1 --out '" + one.string() + "'");
   INFO(first.err);
   REQUIRE(first.status == 0);
-  const CommandResult second = sparscale("run " + file + " --jobs 2 --no-figures --out '" + two.string() + "'");
+  const CommandResult second = run_program("run " + file + " --jobs 2 --no-figures --out '" + two.string() + "'");
   REQUIRE(second.status == 0);
   const std::string csv = slurp(one / "results.csv");
   CHECK(csv == slurp(two / "results.csv"));
@@ -76,12 +76,14 @@ TEST_CASE("A sweep gives the same bytes for any number of jobs, resumes, and dra
     CHECK(rows[i][column(rows, "kernel_times_origin")] == "measured");
     if (rows[i][column(rows, "metric_group")] != "time") continue;
     double phases = 0;
-    for (const char* phase : {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+    for (const char* phase :
+         {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
       phases += std::stod(rows[i][column(rows, phase)]);
     const double total = std::stod(rows[i][column(rows, "iteration_time_s_mean")]);
     CHECK(phases == Approx(total).epsilon(1e-12));
     const double n = std::stod(rows[i][column(rows, "workers")]);
-    CHECK(std::stod(rows[i][column(rows, "speed_up")]) == Approx(n * std::stod(rows[i][column(rows, "forward_backward_time_s")]) / total).epsilon(1e-12));
+    CHECK(std::stod(rows[i][column(rows, "speed_up")]) ==
+          Approx(n * std::stod(rows[i][column(rows, "forward_backward_time_s")]) / total).epsilon(1e-12));
     CHECK(total > 0.002385);  // never below forward + backward
   }
   CHECK(runs.size() == 36);
@@ -96,25 +98,26 @@ TEST_CASE("A sweep gives the same bytes for any number of jobs, resumes, and dra
 
   // A second call computes nothing and changes nothing.
   const auto written = fs::last_write_time(one / "runs" / (*runs.begin() + ".json"));
-  const CommandResult again = sparscale("run " + file + " --no-figures --out '" + one.string() + "'");
+  const CommandResult again = run_program("run " + file + " --no-figures --out '" + one.string() + "'");
   CHECK(again.status == 0);
   CHECK(again.err.empty());
   CHECK(fs::last_write_time(one / "runs" / (*runs.begin() + ".json")) == written);
   CHECK(slurp(one / "results.csv") == csv);
   // What is missing is computed again, and only that.
   fs::remove(one / "runs" / (*runs.begin() + ".json"));
-  CHECK(sparscale("run " + file + " --no-figures --out '" + one.string() + "'").status == 0);
+  CHECK(run_program("run " + file + " --no-figures --out '" + one.string() + "'").status == 0);
   CHECK(slurp(one / "results.csv") == csv);
 
   // The effective experiment stands for the same runs.
-  CHECK(sparscale("run '" + (one / "experiment.json").string() + "' --no-figures --out '" + (scratch / "three").string() + "'").status == 0);
+  CHECK(run_program("run '" + (one / "experiment.json").string() + "' --no-figures --out '" + (scratch / "three").string() + "'").status ==
+        0);
   CHECK(slurp(scratch / "three/results.csv") == csv);
 }
 
 TEST_CASE("Every figure is drawn in every format") {
   const Scratch scratch("figures");
   spit(scratch / "small.json", experiment);
-  const CommandResult run = sparscale("run '" + (scratch / "small.json").string() + "' --out '" + (scratch / "out").string() + "'");
+  const CommandResult run = run_program("run '" + (scratch / "small.json").string() + "' --out '" + (scratch / "out").string() + "'");
   INFO(run.err);
   REQUIRE(run.status == 0);
   for (const char* figure : {"build_up", "breakdown", "speed_up"}) {
@@ -140,9 +143,11 @@ TEST_CASE("Every figure is drawn in every format") {
 TEST_CASE("A run that fails is named, the others are finished, the exit status is 1") {
   const Scratch scratch("failing");
   // No selection at all is possible for k = trunc(1e-9 N) = 0 with an absolute threshold.
-  spit(scratch / "e.json", R"({"schema_version":1,"name":"failing","trace":"digits-cnn-8w","sparsifier":["topk","hard_threshold"],"density":1e-9,
+  spit(scratch / "e.json",
+       R"({"schema_version":1,"name":"failing","trace":"digits-cnn-8w","sparsifier":["topk","hard_threshold"],"density":1e-9,
     "workers":2,"iterations":2,"platform":"crossbar-100g","profile":"cpu-epyc-zen5-1t"})");
-  const CommandResult result = sparscale("run '" + (scratch / "e.json").string() + "' --no-figures --out '" + (scratch / "out").string() + "'");
+  const CommandResult result =
+      run_program("run '" + (scratch / "e.json").string() + "' --no-figures --out '" + (scratch / "out").string() + "'");
   CHECK(result.status == 1);
   CHECK_THAT(result.err, ContainsSubstring("failed: replay of hard_threshold at n = 2"));
   CHECK_THAT(result.err, ContainsSubstring("1 of 2 runs failed"));

@@ -21,7 +21,8 @@ void add_check_command(CLI::App& program) {
   command->add_option("--out", options->out, "Result directory to look for finished runs in (default: results/NAME)");
   command->callback([options] {
     const Experiment experiment = Experiment::load(find_experiment(options->experiment));
-    const std::filesystem::path directory = options->out.empty() ? std::filesystem::path("results") / experiment.name : std::filesystem::path(options->out);
+    const std::filesystem::path directory =
+        options->out.empty() ? std::filesystem::path("results") / experiment.name : std::filesystem::path(options->out);
     const Estimate result = estimate(experiment, directory);
     std::printf("%s: valid\n", experiment.file.c_str());
     std::printf("runs: %zu (%zu finished in %s)\n", result.runs, result.runs_cached, directory.c_str());
@@ -30,7 +31,8 @@ void add_check_command(CLI::App& program) {
     std::printf("time: about %.0f s of one core\n", std::ceil(result.time_s));
     const std::uint64_t available = available_memory_bytes();
     if (available > 0 && result.memory_bytes > available)
-      throw InputError(experiment.file, "/workers", "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
+      throw InputError(experiment.file, "/workers",
+                       "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
                        std::to_string(result.memory_bytes / 1000000) + " MB for the largest");
   });
 }

@@ -35,7 +35,8 @@ void add_collective_command(CLI::App& program) {
   command->add_option("--workers", options->request.workers, "Workers n")->required();
   command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast")->required();
   command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
-  CLI::Option* bytes = command->add_option("--bytes", options->bytes, "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
+  CLI::Option* bytes =
+      command->add_option("--bytes", options->bytes, "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
   command->add_option("--bytes-file", options->bytes_file, "JSON array of bytes, one per worker")->excludes(bytes);
   command->add_option("--start-file", options->start_file, "JSON array of seconds at which the workers enter (default: all at 0)");
   command->add_option("--network", options->request.network, "simgrid, recurrence or auto (default auto)");
@@ -46,7 +47,8 @@ void add_collective_command(CLI::App& program) {
     if (!options->bytes_file.empty()) {
       request.bytes = numbers_in<std::uint64_t>(options->bytes_file, request.workers, "integers");
     } else {
-      if (options->bytes < 0) throw InputError("--bytes", "integer >= 0, or --bytes-file", options->bytes == -1 ? "neither" : std::to_string(options->bytes));
+      if (options->bytes < 0)
+        throw InputError("--bytes", "integer >= 0, or --bytes-file", options->bytes == -1 ? "neither" : std::to_string(options->bytes));
       request.bytes = {static_cast<std::uint64_t>(options->bytes)};
     }
     if (!options->start_file.empty()) request.start_s = numbers_in<double>(options->start_file, request.workers, "numbers");

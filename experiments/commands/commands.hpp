@@ -21,7 +21,8 @@ void add_schema_command(CLI::App& program);
 /// Writes data to stdout, or to a file (atomically) when `file` is not empty. Errors: RunError when stdout cannot take it.
 void write_output(const std::string& data, const std::string& file);
 
-/// Runs analysis/plot.py with an interpreter that has matplotlib. Returns its exit status; its output goes to ours. Errors: RunError when no such interpreter is found.
+/// Runs analysis/plot.py with an interpreter that has matplotlib. Returns its exit status; its output goes to ours. Errors: RunError when
+/// no such interpreter is found.
 int run_plot_program(const std::vector<std::string>& arguments);
 
 }  // namespace sparscale::experiments

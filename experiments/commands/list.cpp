@@ -30,7 +30,8 @@ std::string list_sparsifiers() {
     line("exchange", info.exchange);
     line("cost", info.cost);
     for (const sim::Parameter& parameter : info.parameters)
-      text += "    " + padded("parameter", 10) + parameter.name + " = " + parameter.default_value.dump() + " (" + parameter.range + "): " + parameter.meaning + "\n";
+      text += "    " + padded("parameter", 10) + parameter.name + " = " + parameter.default_value.dump() + " (" + parameter.range +
+              "): " + parameter.meaning + "\n";
   }
   return text;
 }
@@ -38,7 +39,8 @@ std::string list_sparsifiers() {
 std::string list_collectives() {
   std::string text;
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms())
-    text += padded(sim::operation_name(algorithm.operation), 16) + padded(algorithm.name, 14) + algorithm.title + "; T = " + algorithm.formula + "; " + algorithm.source + "\n";
+    text += padded(sim::operation_name(algorithm.operation), 16) + padded(algorithm.name, 14) + algorithm.title +
+            "; T = " + algorithm.formula + "; " + algorithm.source + "\n";
   return text;
 }
 
@@ -79,7 +81,8 @@ std::string list_traces() {
 
 std::string list_columns() {
   std::string text;
-  for (const Column& column : result_columns()) text += padded(column.name, 30) + padded(column.group.empty() ? "key" : column.group, 12) + column.meaning + "\n";
+  for (const Column& column : result_columns())
+    text += padded(column.name, 30) + padded(column.group.empty() ? "key" : column.group, 12) + column.meaning + "\n";
   return text;
 }
 

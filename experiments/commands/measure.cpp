@@ -1,9 +1,10 @@
+#include "kernels/measure.hpp"
+
 #include <cstdio>
 #include <memory>
 
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
-#include "kernels/measure.hpp"
 
 namespace sparscale::experiments {
 
@@ -17,7 +18,8 @@ void add_measure_command(CLI::App& program) {
   command->add_option("--device", options->measure.device, "cpu or cuda (default cpu)")->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--backend", options->measure.backend, "cpu.scalar, cpu.avx2, cpu.avx512 (default: the fastest here)");
   command->add_option("--name", options->measure.name, "Name of the profile (default: made from the device)");
-  command->add_option("--max-elements", options->measure.max_elements, "Largest vector, elements (default 67108864)")->check(CLI::Range(std::int64_t{1024}, std::int64_t{1} << 31));
+  command->add_option("--max-elements", options->measure.max_elements, "Largest vector, elements (default 67108864)")
+      ->check(CLI::Range(std::int64_t{1024}, std::int64_t{1} << 31));
   command->add_option("--samples", options->measure.samples, "Samples kept for each point (default 15)")->check(CLI::Range(3, 1000));
   command->add_option("--out", options->out, "File for the profile (default: standard output)");
   command->callback([options] {

@@ -1,3 +1,5 @@
+#include "sim/replay.hpp"
+
 #include <cstdio>
 #include <memory>
 
@@ -5,7 +7,6 @@
 #include "base/files.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
-#include "sim/replay.hpp"
 #include "sim/sparsifier.hpp"
 
 namespace sparscale::experiments {

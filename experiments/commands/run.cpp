@@ -37,7 +37,8 @@ void add_run_command(CLI::App& program) {
     if (!options->no_figures && plotted == 0) std::printf("Figures: %s\n", (run.directory / "figures").c_str());
     for (const std::string& line : summary_lines(run.directory)) std::printf("%s\n", line.c_str());
     if (failed > 0) throw RunError(std::to_string(failed) + " of " + std::to_string(experiment.runs.size()) + " runs failed");
-    if (plotted != 0) throw RunError("the figures could not be drawn; the results are complete (sparscale plot " + run.directory.string() + ")");
+    if (plotted != 0)
+      throw RunError("the figures could not be drawn; the results are complete (sparscale plot " + run.directory.string() + ")");
   });
 }
 

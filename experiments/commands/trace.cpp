@@ -37,8 +37,9 @@ void add_trace_command(CLI::App& program) {
     const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
     trace.verify_checksums();
     trace.verify_finite();
-    write_output(trace.directory().string() + ": verified: " + std::to_string(trace.workers()) + " workers x " + std::to_string(trace.iterations()) +
-                     " iterations x " + std::to_string(trace.gradients()) + " gradients, checksums match, all finite\n",
+    write_output(trace.directory().string() + ": verified: " + std::to_string(trace.workers()) + " workers x " +
+                     std::to_string(trace.iterations()) + " iterations x " + std::to_string(trace.gradients()) +
+                     " gradients, checksums match, all finite\n",
                  "");
   });
 }
