@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 
 DENSE = ("dense", "dense_fp16")
 
-TEXT_KEYS = ("run_id", "metric_group", "trace", "sparsifier", "parameters", "expansion", "platform", "profile", "network",
-             "all_gather", "counts_origin", "kernel_times_origin", "compute_times_origin")
-INTEGER_KEYS = ("workers", "captured_workers", "seed", "iterations")
-# Keys that a table may lack; then they are empty.
-OPTIONAL_KEYS = ("all_reduce", "broadcast", "warmup_iterations")
+TEXT_KEYS = ("run_id", "metric_group", "trace", "sparsifier", "parameters", "expansion", "expansion_requested", "platform", "profile",
+             "network", "all_gather", "all_reduce", "broadcast", "counts_origin", "kernel_times_origin", "compute_times_origin")
+INTEGER_KEYS = ("workers", "captured_workers", "seed", "iterations", "warmup_iterations")
 KEYS = TEXT_KEYS + INTEGER_KEYS + ("density", "validated")
 PHASES = ("forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s")
 GROUPS = {
@@ -28,7 +26,7 @@ GROUPS = {
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
 # Columns that may be empty in a selection row: a run need not have a platform.
-MAY_BE_EMPTY = ("platform", "profile", "network", "all_gather", "kernel_times_origin", "compute_times_origin")
+MAY_BE_EMPTY = ("platform", "profile", "network", "all_gather", "all_reduce", "broadcast", "kernel_times_origin", "compute_times_origin")
 # The phases are written with as many digits as doubles need, so their sum may differ by rounding only.
 PHASE_SUM_TOLERANCE = 1e-6
 # No gradient is so long that less than this would be a gradient.
@@ -185,9 +183,6 @@ def _parse_row(path, line, cells):
     if cells["validated"] not in ("true", "false"):
         fail("validated", "true or false")
     keys["validated"] = cells["validated"] == "true"
-    for column in OPTIONAL_KEYS:
-        keys[column] = cells.get(column, "")
-
     values = {}
     for column in GROUPS[group]:
         text = cells[column]
@@ -267,6 +262,7 @@ def _read_summary(path):
             raise InputError(path, pointer + "/parameters", "a text that holds a JSON object", shorten(texts["parameters"])) from None
         more = {key: _member(path, pointer, entry, key, kind, expected)
                 for key, kind, expected in (("trace", str, "a text"), ("all_reduce", str, "a text"), ("broadcast", str, "a text"),
+                                            ("expansion_requested", str, "a text"),
                                             ("captured_workers", int, "an integer")) if key in entry}
         density = float(_member(path, pointer, entry, "density", (int, float), "a number"))
         seed = _member(path, pointer, entry, "seed", int, "an integer")
@@ -386,15 +382,15 @@ def slices(results, group, hard):
     for combination in combinations:
         fixed = dict(zip(hard, combination))
         here = [row for row in sparse if all(getattr(row, key) == value for key, value in fixed.items())]
-        expansions = list(dict.fromkeys((row.captured_workers, row.expansion) for row in here if row.counts_origin == "projected"))
+        expansions = list(dict.fromkeys((row.captured_workers, row.expansion_requested) for row in here if row.counts_origin == "projected"))
         if not expansions:
-            expansions = [(max(row.captured_workers for row in here), "captured")]
+            expansions = [(max(row.captured_workers for row in here), "auto")]
         for captured_workers, expansion in expansions:
-            rows = [row for row in here if (row.captured_workers, row.expansion) == (captured_workers, expansion)
+            rows = [row for row in here if (row.captured_workers, row.expansion_requested) == (captured_workers, expansion)
                     or (row.counts_origin == "captured" and row.workers <= captured_workers)]
             # Of captured rows that say the same, the one of this very number of captured workers is taken.
-            rows.sort(key=lambda row: (row.captured_workers, row.expansion) != (captured_workers, expansion))
-            facets = dict(fixed, captured_workers=captured_workers, expansion=expansion)
+            rows.sort(key=lambda row: (row.captured_workers, row.expansion_requested) != (captured_workers, expansion))
+            facets = dict(fixed, captured_workers=captured_workers, expansion_requested=expansion)
             _cut(results, facets, rows, _baseline_rows(everything, facets), ("network", "iterations", "warmup_iterations"), found)
     return found
 
@@ -403,7 +399,7 @@ def _baseline_rows(everything, facets):
     rows = [row for row in everything if row.sparsifier in DENSE
             and all(getattr(row, key) == facets[key] for key in ("trace", "platform", "profile") if key in facets)]
     # A baseline need not have been run for every all-gather and expansion, on which it does not depend: the nearest are taken.
-    rows.sort(key=lambda row: tuple(getattr(row, key) != facets[key] for key in ("all_gather", "all_reduce", "broadcast", "captured_workers", "expansion")
+    rows.sort(key=lambda row: tuple(getattr(row, key) != facets[key] for key in ("all_gather", "all_reduce", "broadcast", "captured_workers", "expansion_requested")
                                     if key in facets))
     nearest = {}
     for row in rows:

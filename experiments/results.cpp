@@ -94,7 +94,8 @@ const std::vector<Column>& result_columns() {
       {"density", "", "wanted fraction of gradients"},
       {"workers", "", "n"},
       {"captured_workers", "", "captured workers used"},
-      {"expansion", "", "captured, boot or hybrid"},
+      {"expansion", "", "how the workers were made: captured, boot or hybrid"},
+      {"expansion_requested", "", "what the experiment asked for: auto or one of them"},
       {"validated", "", "true inside the range that expansion was compared with captured workers"},
       {"platform", "", "platform name"},
       {"profile", "", "kernel profile name"},
@@ -185,6 +186,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["workers"] = replay.options.workers;
   key["captured_workers"] = replay.options.captured;
   key["expansion"] = expansion.at("method");
+  key["expansion_requested"] = replay.options.expansion;
   key["validated"] = expansion.at("validated");
   key["platform"] = experiment.platforms.at(run.platform).name;
   key["profile"] = profile.name();
@@ -287,7 +289,8 @@ namespace {
 /// Keys that say which curve a run belongs to: all but the number of workers and what follows from it.
 Json curve_of(const Json& key, bool with_sparsifier) {
   Json curve;
-  for (const char* name : {"trace", "platform", "profile", "all_gather", "all_reduce", "broadcast", "seed", "captured_workers"})
+  for (const char* name :
+       {"trace", "platform", "profile", "all_gather", "all_reduce", "broadcast", "seed", "captured_workers", "expansion_requested"})
     curve[name] = key.at(name);
   if (with_sparsifier)
     for (const char* name : {"sparsifier", "parameters", "density"}) curve[name] = key.at(name);
@@ -327,7 +330,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
   // Curves of the dense baselines do not depend on seed, density and captured workers (Experiment::load runs them once).
   const auto dense_curve_of = [](const Json& key) {
     Json curve = curve_of(key, false);
-    for (const char* name : {"seed", "captured_workers"}) curve.erase(name);
+    for (const char* name : {"seed", "captured_workers", "expansion_requested"}) curve.erase(name);
     return curve.dump();
   };
   std::map<std::string, std::map<std::string, Curve>> dense;  // curve -> baseline name -> times

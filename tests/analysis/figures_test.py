@@ -214,16 +214,6 @@ class Numbers(DirectoryTest):
             json.dump(summary, file)
         self.assertEqual([r for r in drawings(directory, "speed_up", "double")[0].table if r["curve"] == "break_even"], [])
 
-    def test_columns_that_may_lack(self):
-        directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",))
-        table = rows(os.path.join(directory, "results.csv"))
-        kept = [column for column in fixture.COLUMNS if column not in ("all_reduce", "broadcast", "warmup_iterations")]
-        with open(os.path.join(directory, "results.csv"), "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, kept, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(table)
-        self.assertIn("20 recorded iterations;", drawings(directory, "build_up", "double")[0].caption)
-
     def test_expansions_share_the_captured_points(self):
         def both(row):
             return row
@@ -231,6 +221,7 @@ class Numbers(DirectoryTest):
         first, second = fixture.make(self.path("a"), sparsifiers=("topk",), platforms=("hdr-nvlink",), change=both), self.path("b")
 
         def boot(row):
+            row["expansion_requested"] = "boot"
             if row["counts_origin"] == "projected":
                 row["expansion"] = "boot"
                 for column in ("build_up_mean", "build_up_p95"):
@@ -243,7 +234,7 @@ class Numbers(DirectoryTest):
         with open(os.path.join(first, "results.csv"), "a", encoding="utf-8") as file:
             file.write(more)
         found = drawings(first, "build_up", "double")
-        self.assertEqual([d.name for d in found], ["build_up-expansion_hybrid", "build_up-expansion_boot"])
+        self.assertEqual([d.name for d in found], ["build_up-expansion_requested_auto", "build_up-expansion_requested_boot"])
         values = [[r["value"] for r in d.table if r["panel"] == "build_up" and r.get("sparsifier") == "topk"] for d in found]
         self.assertEqual([len(v) for v in values], [8, 8])
         self.assertEqual(values[0][:4], values[1][:4])

@@ -5,7 +5,7 @@ import json
 import math
 import os
 
-KEYS = ["run_id", "metric_group", "trace", "sparsifier", "parameters", "density", "workers", "captured_workers", "expansion", "validated",
+KEYS = ["run_id", "metric_group", "trace", "sparsifier", "parameters", "density", "workers", "captured_workers", "expansion", "expansion_requested", "validated",
         "platform", "profile", "network", "all_gather", "all_reduce", "broadcast", "seed", "counts_origin", "kernel_times_origin", "compute_times_origin", "iterations", "warmup_iterations"]
 SELECTION = ["target_k", "selected_sum_mean", "selected_max_mean", "union_mean", "actual_density_mean", "actual_density_p05",
              "actual_density_p95", "build_up_mean", "build_up_p05", "build_up_p95", "build_up_calibrated_mean", "padding_mean",
@@ -74,7 +74,8 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
                                 common = {
                                     "run_id": f"{len(rows):08x}", "trace": "fixture-lstm", "sparsifier": sparsifier, "parameters": text,
                                     "density": repr(1.0 if sparsifier in dense else density), "workers": n, "captured_workers": captured_workers,
-                                    "expansion": "hybrid" if projected else "captured", "validated": "true" if n <= validated_up_to else "false",
+                                    "expansion": "hybrid" if projected else "captured", "expansion_requested": "auto",
+                                    "validated": "true" if n <= validated_up_to else "false",
                                     "platform": platform, "profile": profile, "network": "recurrence" if n < 64 else "recurrence+simgrid",
                                     "all_gather": "ring", "all_reduce": "ring", "broadcast": "binomial", "seed": seed, "counts_origin": "projected" if projected else "captured",
                                     "kernel_times_origin": "measured", "compute_times_origin": "assumed (fixture)", "iterations": 20, "warmup_iterations": 5}
