@@ -311,7 +311,9 @@ Experiment Experiment::load(const fs::path& path) {
     run.profile = text("profile");
     compute_times(document, trace, file, run);
     run.timeline.extrapolate_profile = document.at("extrapolate_profile").get<bool>();
-    run.timeline.collectives = {text("all_gather"), text("all_reduce"), text("broadcast")};
+    run.timeline.collectives.all_gather = text("all_gather");
+    run.timeline.collectives.all_reduce = text("all_reduce");
+    run.timeline.collectives.broadcast = text("broadcast");
     run.network = document.at("network").get<std::string>();
     run.identity = replay.identity;
     run.identity["kind"] = "run";

@@ -18,11 +18,18 @@ const std::string& algorithm_of(const CollectiveChoice& choice, Operation operat
   switch (operation) {
     case Operation::all_gather:
       return choice.all_gather;
+    case Operation::all_reduce:
+      return choice.all_reduce;
+    case Operation::reduce_scatter:
+      return choice.reduce_scatter;
     case Operation::broadcast:
       return choice.broadcast;
-    default:
-      return choice.all_reduce;
+    case Operation::reduce:
+      return choice.reduce;
+    case Operation::all_to_all:
+      return choice.all_to_all;
   }
+  throw RunError("an operation without an algorithm");
 }
 
 }  // namespace

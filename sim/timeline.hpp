@@ -19,6 +19,9 @@ struct CollectiveChoice {
   std::string all_gather = "ring_padded";
   std::string all_reduce = "ring";
   std::string broadcast = "binomial";
+  std::string reduce_scatter = "ring";
+  std::string reduce = "binomial";
+  std::string all_to_all = "pairwise";
 };
 
 /// What a timeline needs besides the replay records.
