@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
@@ -32,6 +33,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {  // another program has failed and said why
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
+    std::string names;
+    bool known = argc < 2 || argv[1][0] == '-';
+    for (const CLI::App* command : program.get_subcommands({})) {
+      known = known || command->get_name() == argv[1];
+      names += (names.empty() ? "" : ", ") + command->get_name();
+    }
+    if (!known) {
+      std::fprintf(stderr, "sparscale: expected a subcommand, one of %s, found \"%s\"\n", names.c_str(), argv[1]);
+      return 2;
+    }
     std::fprintf(stderr, "sparscale: %s (see sparscale --help)\n", error.what());
     return 2;
   } catch (const InputError& error) {

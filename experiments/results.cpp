@@ -27,10 +27,14 @@ double quantile(std::vector<double> values, double q) {
   return values[below] + (values[above] - values[below]) * (at - static_cast<double>(below));
 }
 
+/// A number, or the mean of a list's numbers; NaN when there is none (a worker without a threshold has null).
 double mean_of(const Json& value) {
   if (value.is_number()) return value.get<double>();
-  if (!value.is_array() || value.empty()) return std::nan("");
-  return mean(value.get<std::vector<double>>());
+  std::vector<double> numbers;
+  if (value.is_array())
+    for (const Json& entry : value)
+      if (entry.is_number()) numbers.push_back(entry.get<double>());
+  return numbers.empty() ? std::nan("") : mean(numbers);
 }
 
 std::string csv_field(const Json& value) {
@@ -141,9 +145,16 @@ const std::vector<Column>& result_columns() {
   return columns;
 }
 
-Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
+Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times) {
   const ReplayPoint& replay = experiment.replays.at(run.replay);
+  Json expansion = replay_expansion;
+  if (sim::find_sparsifier(replay.options.sparsifier).dense) {
+    // Everything is sent whatever the gradients are: nothing is projected.
+    expansion["method"] = "captured";
+    expansion["validated"] = true;
+    expansion["warnings"] = Json::array();
+  }
   const traces::TraceInfo& trace = experiment.traces.at(replay.trace).info();
   const kernels::Profile& profile = experiment.profiles.at(run.profile);
   const bool projected = expansion.at("method") != "captured";

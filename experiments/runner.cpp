@@ -19,8 +19,6 @@ namespace {
 
 // Accumulate, generate and select, per gradient, worker and iteration, on one core; only for the estimate.
 constexpr double seconds_per_element_iteration = 3e-9;
-// A self-check replays the captured workers twice over the window and selects by sorting.
-constexpr double self_check_passes = 4;
 
 fs::path replay_records(const fs::path& directory, const std::string& key) { return directory / "replays" / (key + ".jsonl"); }
 fs::path replay_header(const fs::path& directory, const std::string& key) { return directory / "replays" / (key + ".json"); }
@@ -47,9 +45,10 @@ double weight_of(const Experiment& experiment, const std::string& trace, const s
          static_cast<double>(options.warmup + options.iterations);
 }
 
+/// A self-check replays n generated and twice the captured workers over the window.
 double weight_of_check(const Experiment& experiment, const SelfCheckPoint& check) {
   const traces::Trace& trace = experiment.traces.at(check.trace);
-  return self_check_passes * static_cast<double>(trace.gradients()) * static_cast<double>(trace.workers()) *
+  return static_cast<double>(trace.gradients()) * static_cast<double>(check.options.workers + 2 * trace.workers()) *
          static_cast<double>(trace.iterations());
 }
 
