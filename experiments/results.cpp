@@ -68,6 +68,12 @@ std::string rounded(double value, int digits) {
   return text;
 }
 
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, share >= 0.0995 ? "%.0f %%" : "%.1f %%", 100 * share);
+  return share > 0 && share < 0.0005 ? "below 0.1 %" : share == 0 ? "0 %" : text;
+}
+
 std::string time_text(double seconds) {
   if (seconds >= 1) return rounded(seconds, 3) + " s";
   if (seconds >= 1e-3) return rounded(seconds * 1e3, 3) + " ms";
@@ -395,7 +401,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       const Json& selection = document.at("summary").at("selection");
       if (!selection.at("build_up_mean").is_number()) continue;
       parts.push_back(label_of(key) + " sends " + rounded(selection.at("build_up_mean").get<double>(), 3) + "x its target of " +
-                      rounded(key.at("density").get<double>() * 100, 3) + " %");
+                      number_text(key.at("density").get<double>() * 100) + " %");
       origin = key.at("counts_origin").get<std::string>();
     }
     if (!parts.empty()) lines.push_back("Build-up at " + at_n + " (counts " + origin + "): " + join(parts, ", ") + ".");
@@ -446,8 +452,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       const Json& time = document.at("summary").at("time");
       const double total = iteration_time(document);
       const double exchange = time.at("index_exchange_time_s").get<double>() + time.at("value_exchange_time_s").get<double>();
-      parts.push_back(label_of(key) + " " + time_text(total) + " (" + rounded(100 * exchange / total, 2) + " % exchange, " +
-                      rounded(100 * time.at("selection_time_s").get<double>() / total, 2) + " % selection)");
+      parts.push_back(label_of(key) + " " + time_text(total) + " (" + percent(exchange / total) + " exchange, " +
+                      percent(time.at("selection_time_s").get<double>() / total) + " selection)");
     }
     lines.push_back("Iteration at " + at_n + " on " + first_platform + ": " + join(parts, ", ") + ".");
 
