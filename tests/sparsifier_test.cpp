@@ -735,9 +735,8 @@ TEST_CASE("Ok-Topk sums regions and keeps the largest sums") {
   CHECK(s.exchanged == std::vector<Index>{0, 6});
   CHECK(s.details.at("global_threshold") == 5.0);
   CHECK(calls_of(s.exchange) ==
-        "all_reduce plan int32 4; all_to_all counts int32 4; all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; "
-        "all_gather counts int32 4; all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; all_gather indices int32 [4 4]; "
-        "all_gather values float32 [4 4]");
+        "all_reduce plan int32 4; all_to_all counts int32 4; all_to_all values float32 [0 0]; all_gather counts int32 4; "
+        "all_gather indices int32 [4 4]; all_gather values float32 [4 4]");
   CHECK(s.threshold == std::vector<double>{4, 5});
   // One selected of two wanted, 1 < 4/5 x 2: tau_l / 1.025. Both lie in region 1 now: worker 0 sends one entry.
   s = oktopk.select(1, {{0, 0, 0, 0, 4, 0, 0, 0}, {0, 0, 0, 0, 4.95F, 0, 0, 0}});
@@ -745,8 +744,8 @@ TEST_CASE("Ok-Topk sums regions and keeps the largest sums") {
   CHECK(s.selected == Lists{{4}, {4}});
   CHECK(s.exchanged == std::vector<Index>{4});  // 8.95 > 5
   CHECK(calls_of(s.exchange) ==
-        "all_to_all counts int32 4; all_to_all indices int32 [4 0]; all_to_all values float32 [4 0]; all_gather counts int32 4; "
-        "all_to_all indices int32 [0 0]; all_to_all values float32 [0 0]; all_gather indices int32 [0 4]; all_gather values float32 [0 4]");
+        "all_to_all counts int32 4; all_to_all values float32 [8 0]; all_gather counts int32 4; all_to_all values float32 [0 8]; "
+        "all_gather indices int32 [4 0]; all_gather values float32 [4 0]");
   // Own selections that are not final stay: at own and exchanged.
   CHECK(s.contribution == Contribution::at_own_and_exchanged);
   // The other programs: no balancing, one buffer.

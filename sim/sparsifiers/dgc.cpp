@@ -100,12 +100,6 @@ class Dgc : public Sparsifier {
     work.each_of("gather", sent, 0);
     work.each_of("zero", sent, 0);
     append_entry_gathers(selection.exchange, counts, style_);
-    if (half_)
-      for (CollectiveCall& call : selection.exchange)
-        if (call.payload == "values") {
-          call.dtype = "float16";
-          for (std::uint64_t& bytes : call.bytes) bytes /= 2;
-        }
     Index dense_elements = 0;
     for (const Segment& piece : dense_) {
       dense_elements += piece.size();
@@ -113,6 +107,12 @@ class Dgc : public Sparsifier {
     }
     if (style_.fused && dense_elements > 0)
       selection.exchange.push_back(all_reduce("gradient", "float32", 4 * static_cast<std::uint64_t>(dense_elements)));
+    if (half_)
+      for (CollectiveCall& call : selection.exchange)
+        if (call.dtype == "float32") {
+          call.dtype = "float16";
+          for (std::uint64_t& bytes : call.bytes) bytes /= 2;
+        }
     work.all("unite", sum_of(sent), std::ssize(selection.exchanged) - dense_elements, selection.exchange.size());
     selection.contribution = Contribution::at_own_selection;
     selection.details["dense_elements"] = dense_elements;
@@ -131,23 +131,20 @@ class Dgc : public Sparsifier {
     return std::max(density, std::pow(density, static_cast<double>(epoch + 1) / static_cast<double>(warmup_epochs_ + 1)));
   }
 
-  // Samples of one tensor, by a stride that is not a multiple of 32.
-  std::vector<float> sample(std::span<const float> values, double density, Random& random, bool& whole) const {
-    const Index size = std::ssize(values);
-    const Index wanted =
-        std::max(static_cast<Index>(std::ceil(sample_ratio_ * static_cast<double>(size))), static_cast<Index>(std::ceil(2 / density)));
-    whole = size <= static_cast<Index>(std::ceil(2 / density));
+  // Every stride-th element of a tensor from a random start; `number` is what the authors count as their number (the last one may be
+  // extra).
+  std::vector<float> sample(std::span<const float> values, double density, Random& random, Index& number) const {
+    const Index size = std::ssize(values), enough = static_cast<Index>(std::ceil(2 / density));
+    const Index wanted = std::max(static_cast<Index>(std::ceil(sample_ratio_ * static_cast<double>(size))), enough);
     Index stride = 1;
-    if (!whole) {
-      // ceil(size / wanted / 32) * 32 + 1, shrunk by 8 until there are enough samples.
+    if (sample_ratio_ < 1 && size > enough) {
       stride = static_cast<Index>(std::ceil(static_cast<double>(size) / static_cast<double>(wanted) / 32)) * 32 + 1;
-      while (stride > 8 && size / stride < wanted) stride -= 8;
-      if (size / stride < wanted) stride = 1;
+      while (stride > 1 && size / stride < wanted) stride -= 8;  // 1 + a multiple of 8
     }
-    const Index start = stride > 1 ? static_cast<Index>(random.below(static_cast<std::uint64_t>(stride))) : 0;
+    number = size / stride;
     std::vector<float> samples;
-    for (Index taken = 0; taken < size / stride && start + taken * stride < size; ++taken)
-      samples.push_back(std::abs(values[static_cast<std::size_t>(start + taken * stride)]));
+    for (Index index = stride > 1 ? static_cast<Index>(random.below(static_cast<std::uint64_t>(stride))) : 0; index < size; index += stride)
+      samples.push_back(std::abs(values[static_cast<std::size_t>(index)]));
     return samples;
   }
 
@@ -155,9 +152,9 @@ class Dgc : public Sparsifier {
                                const Segment& piece, double density, Random& random, WorkLog& work) const {
     const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
     const Index wanted = static_cast<Index>(std::ceil(density * static_cast<double>(piece.size())));
-    bool whole = false;
-    std::vector<float> samples = sample(values, density, random, whole);
-    const Index top = std::min<Index>(std::ssize(samples), static_cast<Index>(std::ceil(density * static_cast<double>(samples.size()))));
+    Index number = 0;
+    std::vector<float> samples = sample(values, density, random, number);
+    const Index top = std::min<Index>(std::ssize(samples), static_cast<Index>(std::ceil(density * static_cast<double>(number))));
     std::nth_element(samples.begin(), samples.begin() + (top - 1), samples.end(), std::greater<>());
     float threshold = samples[static_cast<std::size_t>(top - 1)];
     work.one(worker, "gather", std::ssize(samples), std::ssize(samples), 0);
@@ -169,7 +166,7 @@ class Dgc : public Sparsifier {
       work.one(worker, "threshold_select", piece.size(), std::ssize(chosen), 0);
     };
     mask();
-    for (int loop = 0; loop < 10 && !whole; ++loop) {
+    for (int loop = 0; loop < 10 && number < piece.size(); ++loop) {
       const double count = static_cast<double>(chosen.size());
       if (count > 1.3 * static_cast<double>(wanted)) {
         if (resample_) {
@@ -225,14 +222,14 @@ SparsifierInfo describe_dgc() {
       number_parameter("momentum", 0.9, ">= 0 and < 1", Json{{"minimum", 0}, {"exclusiveMaximum", 1}}, "m of the momentum correction"),
       boolean_parameter("nesterov", false, "Nesterov's form of the correction"),
       boolean_parameter("momentum_masking", true, "u becomes 0 where entries are sent"),
-      number_parameter("sample_ratio", 0.01, "> 0 and <= 1", Json{{"exclusiveMinimum", 0}, {"maximum", 1}},
+      number_parameter("sample_ratio", 0.01, ">= 0.01 and <= 1", Json{{"minimum", 0.01}, {"maximum", 1}},
                        "fraction of a tensor that is sampled"),
       boolean_parameter("resample", true, "exact top among too many, instead of a higher threshold"),
       integer_parameter("warmup_epochs", 0, ">= 0", Json{{"minimum", 0}},
                         "epochs w over which the density falls to d (the authors' wm5: 5)"),
       integer_parameter("iterations_per_epoch", 0, ">= 0", Json{{"minimum", 0}}, "needed with warmup_epochs"),
       density_schedule_parameter(),
-      boolean_parameter("fp16_values", false, "values travel in half precision"),
+      boolean_parameter("fp16_values", false, "values, also those of dense tensors, travel in half precision"),
       fused_parameter(true, " (Horovod's tensor fusion)"),
       index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Dgc>(shape, values); };

@@ -27,7 +27,7 @@ struct Variant {
   // Raising tau_l while too many pass: numerator / denominator of k, 0: not done.
   Index raise_numerator, raise_denominator;
   double local_low, local_step, global_low, global_down, global_high, global_up;
-  bool balance, two_buffers;
+  bool balance, two_gathers;
 };
 
 constexpr double local_high = 5.0 / 4;
@@ -144,14 +144,14 @@ class OkTopk : public Sparsifier {
       std::vector<Index> non_zero;
       for (std::size_t i = 0; i < touched.size(); ++i)
         if (region_sums[i] != 0) non_zero.push_back(touched[i]);
-      append_gather(exchange, work, non_zero);
+      append_gather(exchange, work, non_zero, false);
       work.all("topk", std::ssize(non_zero), std::min<Index>(k, std::ssize(non_zero)), exchange.size());
       for (const Index position : kept) selection.exchanged.push_back(touched[static_cast<std::size_t>(position)]);
     } else {
       used = global_;
       for (std::size_t i = 0; i < touched.size(); ++i)
         if (std::abs(region_sums[i]) > static_cast<float>(global_)) selection.exchanged.push_back(touched[i]);
-      append_gather(exchange, work, selection.exchanged);
+      append_gather(exchange, work, selection.exchanged, variant_.balance);
       const double total = static_cast<double>(selection.exchanged.size()), wanted = static_cast<double>(k);
       if (total < variant_.global_low * wanted) global_ /= variant_.global_down;
       if (total > variant_.global_high * wanted) global_ *= variant_.global_up;
@@ -182,17 +182,13 @@ class OkTopk : public Sparsifier {
     return bytes;
   }
 
-  void append_entries(Exchange& exchange, const std::vector<Index>& entries) const {
-    if (!variant_.two_buffers) {
-      exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 8)));
-      return;
-    }
-    exchange.push_back(all_to_all("indices", "int32", bytes_of(entries, 4)));
-    exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 4)));
+  // Entries to other workers: index and value are posted together, so one call carries both.
+  static void append_entries(Exchange& exchange, const std::vector<Index>& entries) {
+    exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 8)));
   }
 
-  // The all-gather of the regions' results, balanced first in the variant that does.
-  void append_gather(Exchange& exchange, WorkLog& work, const std::vector<Index>& entries) const {
+  // The all-gather of the regions' results. Balancing deals the joined list out again in equal, contiguous parts.
+  void append_gather(Exchange& exchange, WorkLog& work, const std::vector<Index>& entries, bool balance) const {
     const Index n = shape_.workers;
     std::vector<Index> held;
     for (std::int64_t region = 0; region < n; ++region) {
@@ -201,28 +197,27 @@ class OkTopk : public Sparsifier {
     }
     work.each_of("gather", held, exchange.size());
     exchange.push_back(all_gather("counts", "int32", 4));
-    if (variant_.balance) {
-      // Everyone ends with the mean, rounded up where there was more already.
-      const Index mean = std::ssize(entries) / n;
-      Index rest = std::ssize(entries) % n;
-      std::vector<Index> surplus, balanced(static_cast<std::size_t>(n), mean);
-      for (const bool above : {true, false})
-        for (std::size_t region = 0; region < balanced.size() && rest > 0; ++region)
-          if (balanced[region] == mean && (held[region] > mean) == above) {
-            ++balanced[region];
-            --rest;
-          }
-      for (std::size_t region = 0; region < balanced.size(); ++region)
-        surplus.push_back(std::max<Index>(0, held[region] - balanced[region]));
-      append_entries(exchange, surplus);
-      held = balanced;
+    if (balance) {
+      const Index total = std::ssize(entries);
+      Index held_from = 0, dealt_from = 0;
+      std::vector<Index> moved, dealt;
+      for (Index region = 0; region < n; ++region) {
+        const Index own = held[static_cast<std::size_t>(region)];
+        dealt.push_back(total / n + (region < total % n ? 1 : 0));
+        const Index stays = std::max<Index>(0, std::min(held_from + own, dealt_from + dealt.back()) - std::max(held_from, dealt_from));
+        moved.push_back(own - stays);
+        held_from += own;
+        dealt_from += dealt.back();
+      }
+      append_entries(exchange, moved);
+      held = dealt;
     }
     const auto gather = [&](const char* payload, const char* dtype, std::uint64_t each) {
       CollectiveCall call = all_gather(payload, dtype, 0);
       call.bytes = bytes_of(held, each);
       exchange.push_back(std::move(call));
     };
-    if (variant_.two_buffers) {
+    if (variant_.two_gathers) {
       gather("indices", "int32", 4);
       gather("values", "float32", 4);
     } else {
