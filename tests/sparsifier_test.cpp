@@ -672,7 +672,7 @@ TEST_CASE("SIDCo's exponential fit is the logarithm of the density and its stage
     for (float& x : g) x = static_cast<float>((random.uniform() < 0.5 ? 1 : -1) * std::log(1 - random.uniform()));
   };
   for (const char* fit : {"exponential", "pareto", "gamma_pareto"})
-    for (const int stages : {1, 2, 3}) {
+    for (const int stages : {0, 1, 2, 3}) {
       INFO(fit << ", " << stages << " stages");
       Replay replay(std::make_unique<MadeGradients>(1, 200000, laplace), layers_of_sizes({200000}),
                     options_of("sidco", 0.01, 1, {{"fit", fit}, {"stages", stages}}));
@@ -694,7 +694,14 @@ TEST_CASE("SIDCo adapts its number of stages to what it selected") {
   }
   CHECK(stages[5] == 2);
   CHECK(stages[10] == 3);
-  CHECK(message_of([] { make("sidco", {{"stages", 0}}, 0.1, 1, 10); }) == "test: /parameters/stages: expected an integer, not 0, found 0");
+  // -2 and -3 follow the same way while every change helps.
+  for (const int mode : {-2, -3}) {
+    options.parameters = {{"stages", mode}};
+    Replay other(normal_gradients(1, 50000, 12), layers_of_sizes({50000}), options);
+    for (int t = 0; t < 10; ++t) other.next();
+    CHECK(other.next().at("stages").at(0) == 3);
+  }
+  CHECK(message_of([] { make("sidco", {{"stages", -4}}, 0.1, 1, 10); }) == "test: /parameters/stages: expected an integer >= -3, found -4");
 }
 
 // ---- Accordion ----------------------------------------------------------------------------------------------------------------------

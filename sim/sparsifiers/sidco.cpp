@@ -1,10 +1,11 @@
 // SIDCo.
 // Paper:    Abdelmoniem et al., MLSys 2021 (arXiv 2101.10761); as in the authors' code.
 // Rule:     x = |a| / ||a||; a threshold from a fitted distribution of x (exponential; generalised Pareto by moments; gamma first, then
-// Pareto), in
-//           M stages: the first for ratio 0.25 when M > 1 and d < 0.25, each later one over what lies above the threshold so far, shifted
-//           by its minimum. x > threshold, strictly. stages < 0: starts with |stages|; every 5 iterations a worker adds a stage when it
-//           selected less than 0.8 of d on average and drops one above 1.2; between 1 and ceil(ln d / ln 1/2).
+//           Pareto), in M stages: the first for ratio 0.25 when M > 1 and d < 0.25, each later one over what lies above the threshold so
+//           far, shifted by its minimum, for an equal share of the rest. x > threshold, strictly. stages = 0: as many as 0.25 per stage
+//           needs. stages < 0: one at first; after every 5 selections (pieces, when there are several) a worker changes its number by the
+//           mean of selected / wanted: above 1.2 one less, below 0.8 one more; -2 turns this direction round whenever the estimate got
+//           worse, -3 whenever it did not move towards 1. Between 1 and ceil(ln d / ln 1/2).
 // Exchange: all-gather of fp32 values and of int32 indices. Residuals become 0 at the own selection.
 // Cost:     passes over N for norm and moments, shrinking passes for later stages, one selecting pass.
 //
@@ -19,8 +20,10 @@
 namespace sparscale::sim {
 namespace {
 
-constexpr double first_ratio = 0.25;
-constexpr double log_epsilon = 1e-12;  // keeps ln x finite for zeros
+constexpr double first_ratio = 0.25, stage_ratio = 0.25;
+constexpr double log_epsilon = 2.220446049250313e-16;  // keeps ln x finite for zeros
+constexpr double tolerance = 0.2;
+constexpr int selections_per_update = 5;
 
 struct Moments {
   double minimum = 0, mean = 0, variance = 0;
@@ -38,17 +41,15 @@ class Sidco : public Sparsifier {
   Sidco(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         fit_(values.at("fit").get<std::string>()),
-        adaptive_(values.at("stages").get<std::int64_t>() < 0),
+        mode_(values.at("stages").get<std::int64_t>()),
         style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false},
         pieces_(segments_of(shape, values)) {
     workers_.resize(static_cast<std::size_t>(shape.workers));
-    for (Worker& worker : workers_) worker.stages = std::abs(values.at("stages").get<std::int64_t>());
+    for (Worker& worker : workers_) worker.stages = mode_ < 0 ? 1 : mode_;
     most_stages_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::log(shape.density) / std::log(0.5))));
-    if (adaptive_)
-      for (Worker& worker : workers_) worker.stages = std::clamp<std::int64_t>(worker.stages, 1, most_stages_);
   }
 
-  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const std::size_t n = workers_.size();
     Selection selection;
@@ -69,10 +70,9 @@ class Sidco : public Sparsifier {
         select_above(accumulators, kernels, at, piece.begin, piece.end, threshold, own);
         counts[p][worker] = std::ssize(own) - before;
         work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
-        state.ratios.push_back(static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / shape_.density);
+        if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / shape_.density);
         if (pieces_.size() == 1) selection.threshold.push_back(threshold);
       }
-      if (adaptive_ && iteration % 5 == 4) adapt(state);
     }
     selection.exchanged = kernels.unite(selection.selected, N);
     const std::vector<Index> all = counts_of(selection.selected);
@@ -89,17 +89,26 @@ class Sidco : public Sparsifier {
  private:
   struct Worker {
     std::int64_t stages = 1;
-    std::vector<double> ratios;  // selected fraction over d since the last change
+    // The search for their number: selected over wanted since the last change, its last mean, the direction.
+    double sum = 0, last_estimate = 0;
+    std::int64_t selections = 0, direction = 1;
   };
 
-  void adapt(Worker& state) const {
-    double sum = 0;
-    for (const double ratio : state.ratios) sum += ratio;
-    const double mean = sum / static_cast<double>(state.ratios.size());
-    if (mean > 1.2) --state.stages;
-    if (mean < 0.8) ++state.stages;
+  void adapt(Worker& state, double ratio) const {
+    state.sum += ratio;
+    if (++state.selections < selections_per_update) return;
+    const double estimate = state.sum / selections_per_update, last = state.last_estimate;
+    if (last > 0) {
+      const bool worse = std::abs(estimate - 1) > std::abs(last - 1);
+      const bool approached = (estimate > last && last < 1 - tolerance) || (estimate < last && last > 1 + tolerance);
+      if ((mode_ == -2 && worse) || (mode_ == -3 && !approached)) state.direction *= -1;
+    }
+    if (estimate > 1 + tolerance) state.stages -= state.direction;
+    if (estimate < 1 - tolerance) state.stages += state.direction;
     state.stages = std::clamp<std::int64_t>(state.stages, 1, most_stages_);
-    state.ratios.clear();
+    state.last_estimate = estimate;
+    state.sum = 0;
+    state.selections = 0;
   }
 
   // Threshold of |a| in one piece; NaN, which nothing passes, for a vector of zeros.
@@ -114,11 +123,15 @@ class Sidco : public Sparsifier {
     double threshold = first_stage(values, norm, one_stage ? d : first_ratio);
     work.one(worker, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
     if (one_stage) return static_cast<float>(threshold * norm);
-    const double ratio = std::pow(d / first_ratio, 1 / static_cast<double>(stages - 1));
+    // Later stages: how many, and the ratio of each. stages = 0: 0.25 each and the rest in the last.
+    const double rest = d / first_ratio;
+    const std::int64_t later = stages == 0 ? static_cast<std::int64_t>(std::ceil(std::log(rest) / std::log(stage_ratio))) : stages - 1;
+    const double equal = stages == 0 ? stage_ratio : std::pow(rest, 1 / static_cast<double>(later));
     std::vector<Index> kept;
     select_above(accumulators, kernels, worker, piece.begin, piece.end, static_cast<float>(threshold * norm), kept);
     work.one(worker, "threshold_select", piece.size(), std::ssize(kept), 0);
-    for (std::int64_t stage = 2; stage <= stages && !kept.empty(); ++stage) {
+    for (std::int64_t stage = 1; stage <= later && !kept.empty(); ++stage) {
+      const double ratio = stages == 0 && stage == later ? rest / std::pow(stage_ratio, static_cast<double>(later - 1)) : equal;
       const Moments moments = moments_of(values, kept, piece.begin, norm);
       const double excess = moments.mean - moments.minimum;
       const double next =
@@ -170,7 +183,7 @@ class Sidco : public Sparsifier {
 
   ReplayShape shape_;
   std::string fit_;
-  bool adaptive_;
+  std::int64_t mode_;  // the parameter stages
   GatherStyle style_;
   std::vector<Segment> pieces_;
   std::vector<Worker> workers_;
@@ -187,13 +200,15 @@ SparsifierInfo describe_sidco() {
   info.rule = "Each worker selects |a| above a threshold from a fitted sparsity-inducing distribution, in one or more stages.";
   info.exchange = "all-gather of values (4k_i) and of indices (4k_i), sizes differ";
   info.cost = "two passes for norm and moments, shrinking passes for later stages, one selecting pass";
-  info.parameters = {choice_parameter("fit", {"exponential", "pareto", "gamma_pareto"}, "distribution that is fitted (SIDCo-E, -P, -GP)"),
-                     {"stages", 1, "an integer, not 0", "stages of fitting; negative: adapted every 5 iterations, starting there",
-                      parse_json(R"({"type":"integer","not":{"const":0}})", "stages")},
-                     scope_parameter(),
-                     bucket_bytes_parameter(),
-                     fused_parameter(true, ""),
-                     index_bytes_parameter(4)};
+  info.parameters = {
+      choice_parameter("fit", {"exponential", "pareto", "gamma_pareto"}, "distribution that is fitted (SIDCo-E, -P, -GP)"),
+      integer_parameter(
+          "stages", 1, ">= -3", Json{{"minimum", -3}},
+          "stages of fitting; 0: as many as needed at 0.25 each; -1, -2, -3: adapted after every 5 selections, starting with one"),
+      scope_parameter(),
+      bucket_bytes_parameter(),
+      fused_parameter(true, ""),
+      index_bytes_parameter(4)};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Sidco>(shape, values); };
   return info;
 }
