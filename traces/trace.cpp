@@ -1,12 +1,6 @@
 #include "traces/trace.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -15,7 +9,8 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "base/files.hpp"
-#include "traces/half.hpp"
+#include "traces/encoding.hpp"
+#include "traces/mapping.hpp"
 #include "traces/safetensors.hpp"
 
 namespace sparscale::embedded {
@@ -27,47 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file mapped read-only.
-class Mapping {
- public:
-  explicit Mapping(const fs::path& file) {
-    // O_NONBLOCK: a pipe in the place of a file must not hang.
-    const int handle = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (handle < 0) throw InputError(file.string(), "", "a readable file", std::strerror(errno));
-    struct stat status {};
-    if (::fstat(handle, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(handle);
-      throw InputError(file.string(), "", "a regular file", "something else");
-    }
-    size_ = static_cast<std::size_t>(status.st_size);
-    if (size_ > 0) {
-      void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, handle, 0);
-      const int reason = errno;
-      ::close(handle);
-      if (data == MAP_FAILED) throw InputError(file.string(), "", "a file that can be mapped into memory", std::strerror(reason));
-      data_ = static_cast<const std::byte*>(data);
-    } else {
-      ::close(handle);
-    }
-  }
-  ~Mapping() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::span<const std::byte> content() const { return {data_, size_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 struct Range {
   std::int64_t from = 0, to = 0;
   std::int64_t size() const { return to - from; }
 };
-
-enum class Encoding { f32, f16, bf16 };
 
 // One data file: its gradients for a block of positions x workers.
 struct DataFile {
@@ -87,32 +45,9 @@ struct DataFile {
 };
 
 void decode(const DataFile& file, std::int64_t block, std::int64_t gradients, float* out) {
-  const std::size_t width = file.encoding == Encoding::f32 ? 4 : 2;
-  const std::byte* in = file.gradients + static_cast<std::size_t>(block * gradients) * width;
-  const auto count = static_cast<std::size_t>(gradients);
-  // memcpy, because the data of a safetensors file need not be aligned.
-  switch (file.encoding) {
-    case Encoding::f32:
-      std::memcpy(out, in, count * 4);
-      break;
-    case Encoding::f16:
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, in + 2 * i, 2);
-        out[i] = float_from_half(bits);
-      }
-      break;
-    case Encoding::bf16:
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, in + 2 * i, 2);
-        out[i] = float_from_bfloat16(bits);
-      }
-      break;
-  }
-  if (file.scale.empty()) return;
-  const float scale = file.scale[static_cast<std::size_t>(block / file.workers.size())];
-  for (std::size_t i = 0; i < count; ++i) out[i] /= scale;
+  const float scale = file.scale.empty() ? 1.0F : file.scale[static_cast<std::size_t>(block / file.workers.size())];
+  decode_values(file.encoding, file.gradients + static_cast<std::size_t>(block * gradients) * encoding_bytes(file.encoding),
+                static_cast<std::size_t>(gradients), scale, out);
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -211,14 +146,9 @@ void find_tensors(DataFile& file, std::int64_t gradients) {
     if (tensor.name == "scale") scale = &tensor;
   }
   if (grad == nullptr) throw InputError(name, "header", "a tensor \"grad\"", "none");
-  if (grad->dtype == "F32")
-    file.encoding = Encoding::f32;
-  else if (grad->dtype == "F16")
-    file.encoding = Encoding::f16;
-  else if (grad->dtype == "BF16")
-    file.encoding = Encoding::bf16;
-  else
-    throw InputError(name, "header /grad/dtype", "F32, F16 or BF16", grad->dtype);
+  const std::optional<Encoding> encoding = encoding_of(grad->dtype);
+  if (!encoding) throw InputError(name, "header /grad/dtype", "F32, F16 or BF16", grad->dtype);
+  file.encoding = *encoding;
   const std::vector<std::int64_t> full = {file.positions.size(), file.workers.size(), gradients};
   const std::vector<std::int64_t> flat = {file.positions.size(), gradients};
   if (grad->shape != full && !(file.workers.size() == 1 && grad->shape == flat))

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
+#include "traces/trace_import.hpp"
 #include "traces/trace_report.hpp"
 
 namespace sparscale::experiments {
@@ -12,6 +13,9 @@ void add_trace_command(CLI::App& program) {
   struct Options {
     std::string trace;
     bool json = false;
+    std::vector<std::string> files;
+    std::string layers, out;
+    bool half = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand("trace", "Look at and check gradient traces");
@@ -42,6 +46,22 @@ void add_trace_command(CLI::App& program) {
                      " gradients, checksums match, all finite\n",
                  "");
   });
-}
+
+  CLI::App* import = command->add_subcommand("import", "Make a trace of .npy or .safetensors files [iterations, workers, gradients]");
+  import->add_option("files", options->files, "Files; the workers of several follow each other")->required();
+  import->add_option("--layers", options->layers, "JSON: list of layers (name, shape), or an object with it and other keys of trace.json")
+      ->required();
+  import->add_option("--out", options->out, "Folder of the new trace")->required();
+  import->add_flag("--half", options->half, "Store F16 with a scale");
+  import->callback([options] {
+    traces::import_trace({options->files.begin(), options->files.end()}, load_json(options->layers), options->layers, options->out,
+                         options->half);
+});
+
+CLI::App* exporting = command->add_subcommand("export", "Write a trace's gradients as one array, and its layers beside it");
+exporting->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
+exporting->add_option("--out", options->out, "File, .npy or .safetensors; the layers go to FILE.layers.json")->required();
+exporting->callback([options] { traces::export_trace(traces::Trace::open(find_trace(options->trace)), options->out); });
+}  // namespace sparscale::experiments
 
 }  // namespace sparscale::experiments
