@@ -231,3 +231,21 @@ TEST_CASE("a measurement is a valid profile of this machine") {
   options.device = "tpu";
   CHECK_THROWS_WITH(measure_profile(options), ContainsSubstring("cpu or cuda"));
 }
+
+TEST_CASE("modelled profiles are launches plus bytes at the stated share of the bandwidth") {
+  // 2^26 elements; V100 900 GB/s, H100 3350 GB/s; 0.85 for streams, 0.70 for sorts; 3 us a launch.
+  const std::int64_t n = std::int64_t{1} << 26, k = 671089;  // 1 %
+  const double elements = static_cast<double>(n), selected = static_cast<double>(k);
+  for (const auto& [name, bandwidth] : {std::pair{"v100-modelled", 900e9}, std::pair{"h100-modelled", 3350e9}}) {
+    const Profile profile = Profile::load(find_profile(name));
+    CHECK(profile.origin() == "modelled");
+    const auto time_s = [&](const char* operation) { return profile.time(operation, n, k).time_s; };
+    const auto model_s = [&](double bytes, double launches, double share) { return launches * 3e-6 + bytes / (bandwidth * share); };
+    CHECK(time_s("accumulate") == Approx(model_s(12 * elements, 1, 0.85)).epsilon(1e-4));
+    CHECK(time_s("threshold_select") == Approx(model_s(4 * elements + 8 * selected, 2, 0.85)).epsilon(1e-4));
+    CHECK(time_s("topk") == Approx(model_s(80 * elements + 36 * selected, 13, 0.7)).epsilon(1e-4));
+    CHECK(time_s("topk.sampled") == Approx(model_s(4 * elements + 48 * selected, 8, 0.85)).epsilon(1e-4));
+    CHECK(time_s("count") == Approx(model_s(4 * elements, 2, 0.85)).epsilon(1e-4));
+    CHECK(time_s("cast_half") == Approx(model_s(6 * elements, 1, 0.85)).epsilon(1e-4));
+  }
+}

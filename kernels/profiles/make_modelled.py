@@ -63,8 +63,8 @@ def unite_bitmap(n, k):  # one bit for each of 32 elements per listed index, set
     return (8 + 64) * n + 4 * n + 8 * k, 4
 
 
-def cast_half(n, k):  # to half in one kernel (4n + 2n), back in another (2n + 4n)
-    return 12 * n, 2
+def cast_half(n, k):  # one cast, to half (4n + 2n) or back (2n + 4n)
+    return 6 * n, 1
 
 
 def read_only(n, k):
