@@ -5,11 +5,9 @@
 
 namespace sparscale::experiments {
 
-/// Versions, build type, compiler, git commit of the source (empty when unknown), host, processor, memory.
+/// Versions, build type, compiler, git commit of the source (empty when unknown), host, processor.
 Json describe_environment();
 /// SHA-256 of the running program: cached results of another program are not reused.
 const std::string& program_sha256();
-/// Bytes of memory that are available now.
-std::uint64_t available_memory_bytes();
 
 }  // namespace sparscale::experiments

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/error.hpp"
+#include "base/machine.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/measure_device.hpp"
 
@@ -37,18 +37,6 @@ std::string first_line_of(const std::string& file) {
   std::string line;
   std::getline(stream, line);
   return line;
-}
-
-std::string cpuinfo(const std::string& key) {
-  std::ifstream stream("/proc/cpuinfo");
-  for (std::string line; std::getline(stream, line);) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos || line.compare(0, key.size(), key) != 0) continue;
-    if (line.find_first_not_of(" \t", key.size()) != colon) continue;
-    const auto start = line.find_first_not_of(' ', colon + 1);
-    return start == std::string::npos ? "" : line.substr(start);
-  }
-  return "";
 }
 
 class CpuDevice final : public MeasuredDevice {

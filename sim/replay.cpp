@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "base/machine.hpp"
 #include "kernels/kernels.hpp"
 #include "sim/sparsifier.hpp"
 
@@ -20,20 +20,6 @@ namespace {
 // Elements that are added, checked and normed at a time: a piece of gradient and of residual stay in cache until they are scanned. Norms
 // are summed by these pieces, so they do not depend on the order in which a sparsifier reads.
 constexpr Index piece_elements = 16384;
-
-std::uint64_t available_memory_bytes() {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);)
-    if (line.starts_with("MemAvailable:")) available = std::min<std::uint64_t>(available, std::stoull(line.substr(13)) * 1024);
-  // A container may allow less than the machine has.
-  std::string limit, used;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> used && limit != "max") {
-    const std::uint64_t limit_bytes = std::stoull(limit), used_bytes = std::stoull(used);
-    available = std::min(available, limit_bytes > used_bytes ? limit_bytes - used_bytes : 0);
-  }
-  return available;
-}
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
 

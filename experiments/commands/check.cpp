@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "base/machine.hpp"
 #include "experiments/commands/commands.hpp"
-#include "experiments/environment.hpp"
 #include "experiments/experiment.hpp"
 #include "experiments/runner.hpp"
 
@@ -30,7 +30,7 @@ void add_check_command(CLI::App& program) {
     std::printf("memory of the largest replay: %.1f MB\n", static_cast<double>(result.memory_bytes) / 1e6);
     std::printf("time: about %.0f s of one core\n", std::ceil(result.time_s));
     const std::uint64_t available = available_memory_bytes();
-    if (available > 0 && result.memory_bytes > available)
+    if (result.memory_bytes > available)
       throw InputError(experiment.file, "/workers",
                        "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
                        std::to_string(result.memory_bytes / 1000000) + " MB for the largest");
