@@ -217,50 +217,46 @@ Experiment Experiment::load(const fs::path& path) {
       throw InputError(file + ": " + value.pointer + ": " + std::string(error.what()));
     }
   };
-  Json& effective = document;
+  // Writes an axis as it stands in the effective experiment and gives the file of every value.
   const auto resolve_axis = [&](const std::string& key, const auto& find_path) {
-    std::vector<AxisValue> values = axis(document, key);
+    std::map<std::string, fs::path> files;
     Json written = Json::array();
-    for (AxisValue& value : values) {
+    for (AxisValue& value : axis(document, key)) {
       const std::string name = value.value.get<std::string>();
       const fs::path found = at_pointer(value, [&] { return find_path(name); });
       // Names of shipped data stay names, so that an effective experiment can be used elsewhere; files become absolute.
-      if (is_path(name) || fs::exists(resolve_file(name, folder))) value.value = fs::absolute(found).lexically_normal().string();
+      if (is_path(name) || found == resolve_file(name, folder)) value.value = fs::absolute(found).lexically_normal().string();
+      files.emplace(value.value.get<std::string>(), found);
       written.push_back(value.value);
     }
-    effective[key] = document.at(key).is_array() ? written : written.at(0);
-    return values;
+    document[key] = document.at(key).is_array() ? written : written.at(0);
+    return files;
   };
-  const std::vector<AxisValue> traces = resolve_axis("trace", [&](const std::string& name) { return find_trace(name, folder); });
-  const std::vector<AxisValue> platforms = resolve_axis("platform", [&](const std::string& name) {
-    return platforms::find_platform(is_path(name) ? resolve_file(name, folder).string() : name);
-  });
-  const std::vector<AxisValue> profiles = resolve_axis("profile", [&](const std::string& name) {
-    return kernels::find_profile(is_path(name) ? resolve_file(name, folder).string() : name);
-  });
-  for (const AxisValue& value : traces) {
-    const std::string name = value.value.get<std::string>();
-    if (experiment.traces.contains(name)) continue;
-    const traces::Trace trace = traces::Trace::open(find_trace(name));
+  for (const auto& [name, found] : resolve_axis("trace", [&](const std::string& text) { return find_trace(text, folder); })) {
+    const traces::Trace trace = traces::Trace::open(found);
     trace.verify_checksums();
     trace.verify_finite();
     experiment.traces.emplace(name, trace);
   }
-  for (const AxisValue& value : platforms) {
-    const std::string name = value.value.get<std::string>();
-    if (!experiment.platforms.contains(name)) experiment.platforms.emplace(name, platforms::Platform::load(platforms::find_platform(name)));
-  }
-  for (const AxisValue& value : profiles) {
-    const std::string name = value.value.get<std::string>();
-    if (!experiment.profiles.contains(name)) experiment.profiles.emplace(name, kernels::Profile::load(kernels::find_profile(name)));
-  }
+  for (const auto& [name, found] : resolve_axis("platform", [&](const std::string& text) {
+         return platforms::find_platform(is_path(text) ? resolve_file(text, folder).string() : text);
+       }))
+    experiment.platforms.emplace(name, platforms::Platform::load(found));
+  for (const auto& [name, found] : resolve_axis("profile", [&](const std::string& text) {
+         return kernels::find_profile(is_path(text) ? resolve_file(text, folder).string() : text);
+       }))
+    experiment.profiles.emplace(name, kernels::Profile::load(found));
 
   for (const auto& [key, operation] :
        {std::pair{"all_gather", sim::Operation::all_gather}, std::pair{"all_reduce", sim::Operation::all_reduce},
         std::pair{"broadcast", sim::Operation::broadcast}})
     for (const AxisValue& value : axis(document, key)) check_collective(operation, value, file);
   std::map<std::string, SparsifierValue> sparsifiers;  // by pointer
-  for (const AxisValue& value : axis(document, "sparsifier")) sparsifiers.emplace(value.pointer, sparsifier_value(value, file));
+  Json complete = Json::array();
+  for (const AxisValue& value : axis(document, "sparsifier")) {
+    const SparsifierValue& checked = sparsifiers.emplace(value.pointer, sparsifier_value(value, file)).first->second;
+    complete.push_back({{"name", checked.name}, {"parameters", checked.parameters}});
+  }
 
   std::map<std::string, std::size_t> replay_of, self_check_of;
   std::set<std::string> seen_runs;
@@ -327,10 +323,13 @@ Experiment Experiment::load(const fs::path& path) {
     run.identity["all_reduce"] = run.timeline.collectives.all_reduce;
     run.identity["broadcast"] = run.timeline.collectives.broadcast;
     run.identity["network"] = run.network;
+    // It stands in the result, so a result that was asked for otherwise is another one.
+    run.identity["expansion_requested"] = options.expansion;
     run.key = short_hash(run.identity);
     if (seen_runs.insert(run.key).second) experiment.runs.push_back(run);
   });
-  experiment.effective = effective;
+  experiment.effective = document;
+  experiment.effective["sparsifier"] = document.at("sparsifier").is_array() ? complete : complete.at(0);
   return experiment;
 }
 

@@ -17,9 +17,12 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// Quantile by linear interpolation between order statistics (the default of numpy.quantile).
+/// Quantile by linear interpolation between order statistics (the default of numpy.quantile). NaN when one of the values is: it has no
+/// place in an order.
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
+  for (const double value : values)
+    if (std::isnan(value)) return value;
   std::sort(values.begin(), values.end());
   const double at = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(at);
@@ -78,12 +81,6 @@ std::string time_text(double seconds) {
   if (seconds >= 1) return rounded(seconds, 3) + " s";
   if (seconds >= 1e-3) return rounded(seconds * 1e3, 3) + " ms";
   return rounded(seconds * 1e6, 3) + " us";
-}
-
-std::string label_of(const Json& key) {
-  std::string label = key.at("sparsifier").get<std::string>();
-  if (key.at("parameters") != Json::object()) label += " " + key.at("parameters").dump();
-  return label;
 }
 
 std::string join(const std::vector<std::string>& parts, const std::string& separator) {
@@ -191,6 +188,12 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   std::vector<std::string> warnings = expansion.at("warnings").get<std::vector<std::string>>();
   if (self_check.is_object() && self_check.contains("warnings"))
     for (const Json& warning : self_check.at("warnings")) warnings.push_back(warning.get<std::string>());
+  // The same gradients again and again add the same noise to the residuals (docs/expansion.md, "Several passes").
+  const auto window = static_cast<std::int64_t>(trace.iterations.size()), replayed = replay.options.warmup + replay.options.iterations;
+  if (!projected && !sim::find_sparsifier(replay.options.sparsifier).dense && replay.options.error_feedback && replayed > window)
+    warnings.push_back("counts of captured workers come from " + rounded(static_cast<double>(replayed) / static_cast<double>(window), 3) +
+                       " passes over the same " + std::to_string(window) +
+                       " iterations: build-up is a few to 20 % higher than with fresh gradients");
   if (extrapolated) warnings.push_back("kernel times extrapolated beyond the profile " + profile.name());
   if (profile.origin() != "measured")
     warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
@@ -303,14 +306,22 @@ std::string results_csv(const std::vector<Json>& run_documents) {
 
 namespace {
 
+/// What an experiment can vary besides the sparsifier and the number of workers.
+constexpr const char* curve_keys[] = {"trace",    "density", "captured_workers", "expansion_requested", "seed",
+                                      "platform", "profile", "all_gather",       "all_reduce",          "broadcast"};
+
+/// Whether it decides what is selected only, so that dense exchanges do not depend on it.
+bool is_of_selection(const std::string& name) {
+  return name == "density" || name == "captured_workers" || name == "expansion_requested" || name == "seed";
+}
+
 /// Keys that say which curve a run belongs to: all but the number of workers and what follows from it.
 Json curve_of(const Json& key, bool with_sparsifier) {
   Json curve;
-  for (const char* name :
-       {"trace", "platform", "profile", "all_gather", "all_reduce", "broadcast", "seed", "captured_workers", "expansion_requested"})
-    curve[name] = key.at(name);
+  for (const std::string name : curve_keys)
+    if (name != "density" || with_sparsifier) curve[name] = key.at(name);
   if (with_sparsifier)
-    for (const char* name : {"sparsifier", "parameters", "density"}) curve[name] = key.at(name);
+    for (const char* name : {"sparsifier", "parameters"}) curve[name] = key.at(name);
   return curve;
 }
 
@@ -347,7 +358,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
   // Curves of the dense baselines do not depend on seed, density and captured workers (Experiment::load runs them once).
   const auto dense_curve_of = [](const Json& key) {
     Json curve = curve_of(key, false);
-    for (const char* name : {"seed", "captured_workers", "expansion_requested"}) curve.erase(name);
+    for (const char* name : curve_keys)
+      if (is_of_selection(name)) curve.erase(name);
     return curve.dump();
   };
   std::map<std::string, std::map<std::string, Curve>> dense;  // curve -> baseline name -> times
@@ -357,7 +369,9 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     const Json& key = document.at("key");
     const auto workers = key.at("workers").get<std::int64_t>();
     if (is_dense(document)) {
-      dense[dense_curve_of(key)][key.at("sparsifier").get<std::string>()][workers] = iteration_time(document);
+      // A baseline with other parameters (buckets) is a curve of its own; what sparsifiers are compared with is the plain one.
+      if (key.at("parameters") == Json::object())
+        dense[dense_curve_of(key)][key.at("sparsifier").get<std::string>()][workers] = iteration_time(document);
     } else {
       const std::string curve = curve_of(key, true).dump();
       if (!sparse.contains(curve)) sparse_order.emplace_back(curve, &key);
@@ -380,6 +394,22 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       if (std::find(warnings.begin(), warnings.end(), warning.get<std::string>()) == warnings.end())
         warnings.push_back(warning.get<std::string>());
 
+  // Of what a sweep varies, what tells its runs apart must stand in the lines; `told` is what a line says already.
+  std::map<std::string, std::set<std::string>> values_of;
+  for (const Json& document : documents)
+    for (const char* name : curve_keys)
+      if (!is_dense(document) || !is_of_selection(name)) values_of[name].insert(document.at("key").at(name).dump());
+  const auto label_of = [&](const Json& key, const std::set<std::string>& told) {
+    std::string label = key.at("sparsifier").get<std::string>();
+    if (key.at("parameters") != Json::object()) label += " " + key.at("parameters").dump();
+    const bool dense_one = sim::find_sparsifier(key.at("sparsifier").get<std::string>()).dense;
+    std::vector<std::string> more;
+    for (const char* name : curve_keys)
+      if (values_of[name].size() > 1 && !told.contains(name) && !(dense_one && is_of_selection(name)))
+        more.push_back(std::string(name) + " " + (key.at(name).is_string() ? key.at(name).get<std::string>() : key.at(name).dump()));
+    return more.empty() ? label : label + " (" + join(more, ", ") + ")";
+  };
+
   std::vector<std::string> lines;
   if (!documents.empty()) {
     std::int64_t most_workers = 0;
@@ -389,6 +419,9 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     const Json& first_key = documents.front().at("key");
 
     // 1: build-up, once per sparsifier (it does not depend on platform and profile).
+    const std::set<std::string> of_times = {"platform", "profile", "all_gather", "all_reduce", "broadcast"};
+    std::set<std::string> told = of_times;
+    told.insert("density");
     std::vector<std::string> parts;
     std::set<std::string> seen;
     std::string origin;
@@ -396,11 +429,11 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       const Json& key = document.at("key");
       if (is_dense(document) || key.at("workers") != most_workers) continue;
       Json name = curve_of(key, true);
-      for (const char* other : {"platform", "profile", "all_gather", "all_reduce", "broadcast"}) name.erase(other);
+      for (const std::string& other : of_times) name.erase(other);
       if (!seen.insert(name.dump()).second) continue;
       const Json& selection = document.at("summary").at("selection");
       if (!selection.at("build_up_mean").is_number()) continue;
-      parts.push_back(label_of(key) + " sends " + rounded(selection.at("build_up_mean").get<double>(), 3) + "x its target of " +
+      parts.push_back(label_of(key, told) + " sends " + rounded(selection.at("build_up_mean").get<double>(), 3) + "x its target of " +
                       number_text(key.at("density").get<double>() * 100) + " %");
       origin = key.at("counts_origin").get<std::string>();
     }
@@ -417,8 +450,8 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       const Json* best = *std::min_element(members.begin(), members.end(),
                                            [](const Json* a, const Json* b) { return iteration_time(*a) < iteration_time(*b); });
       const Json& key = best->at("key");
-      parts.push_back("on " + group + " " + label_of(key) + " (" + time_text(iteration_time(*best)) + ", speed-up " +
-                      rounded(best->at("summary").at("time").at("speed_up").get<double>(), 3) + ")");
+      parts.push_back("on " + group + " " + label_of(key, {"platform", "profile"}) + " (" + time_text(iteration_time(*best)) +
+                      ", speed-up " + rounded(best->at("summary").at("time").at("speed_up").get<double>(), 3) + ")");
     }
     lines.push_back("Fastest iteration at " + at_n + ": " + join(parts, "; ") + ".");
 
@@ -426,10 +459,10 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     parts.clear();
     for (const Json& entry : break_even_list) {
       if (entry.at("baseline") != "dense") continue;
-      const std::string who = label_of(Json{{"sparsifier", entry.at("sparsifier")},
-                                            {"parameters", parse_json(entry.at("parameters").get<std::string>(), "summary")}}) +
-                              " on " + entry.at("platform").get<std::string>();
       if (entry.at("wins_at").empty()) continue;
+      Json key = entry;
+      key["parameters"] = parse_json(entry.at("parameters").get<std::string>(), "summary");
+      const std::string who = label_of(key, {"platform"}) + " on " + entry.at("platform").get<std::string>();
       if (entry.at("points").empty()) {
         parts.push_back(who + " at every n");
       } else {
@@ -452,7 +485,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       const Json& time = document.at("summary").at("time");
       const double total = iteration_time(document);
       const double exchange = time.at("index_exchange_time_s").get<double>() + time.at("value_exchange_time_s").get<double>();
-      parts.push_back(label_of(key) + " " + time_text(total) + " (" + percent(exchange / total) + " exchange, " +
+      parts.push_back(label_of(key, {"platform", "profile"}) + " " + time_text(total) + " (" + percent(exchange / total) + " exchange, " +
                       percent(time.at("selection_time_s").get<double>() / total) + " selection)");
     }
     lines.push_back("Iteration at " + at_n + " on " + first_platform + ": " + join(parts, ", ") + ".");

@@ -95,6 +95,9 @@ std::vector<Json> read_records(const fs::path& file) {
 void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs, const fs::path& directory) {
   const ReplayPoint& replay = experiment.replays.at(experiment.runs.at(runs.front()).replay);
   const std::vector<Json> records = read_records(replay_records(directory, replay.key));
+  if (std::ssize(records) != replay.options.iterations)
+    throw RunError(replay_records(directory, replay.key).string() + ": expected " + std::to_string(replay.options.iterations) +
+                   " records, found " + std::to_string(records.size()) + " (--force computes them again)");
   const Json header = load_json(replay_header(directory, replay.key));
   for (const std::size_t index : runs) {
     const RunPoint& run = experiment.runs.at(index);
@@ -191,6 +194,7 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const RunPoint& run = experiment.runs[i];
     if (!options.force && is_cached(run_file(directory, run.key), run.identity)) continue;
+    fs::remove(run_file(directory, run.key));  // so that what is there afterwards was made now
     runs_of_replay[run.replay].push_back(i);
     if (run.self_check >= 0) check_needed[static_cast<std::size_t>(run.self_check)] = true;
   }
@@ -214,11 +218,12 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
   const std::vector<TaskResult> replayed = run_stage("replays", tasks);
   for (std::size_t i = 0; i < replayed.size(); ++i) {
     if (replayed[i].done) continue;
-    for (std::size_t run = 0; run < experiment.runs.size(); ++run) {
-      const RunPoint& point = experiment.runs[run];
-      if (meaning[i].first ? point.replay == meaning[i].second : point.self_check == static_cast<std::int64_t>(meaning[i].second))
-        run_failed[run] = true;
-    }
+    for (const std::vector<std::size_t>& runs : runs_of_replay)  // what is finished already stays
+      for (const std::size_t run : runs) {
+        const RunPoint& point = experiment.runs[run];
+        if (meaning[i].first ? point.replay == meaning[i].second : point.self_check == static_cast<std::int64_t>(meaning[i].second))
+          run_failed[run] = true;
+      }
   }
 
   tasks.clear();

@@ -10,6 +10,9 @@
 namespace sparscale::sim {
 namespace {
 
+// As in experiments. Links, starts and ends of more would fill the memory.
+constexpr std::int64_t most_workers = 1048576;
+
 // One value for each worker from one value or one per worker.
 template <class Value>
 std::vector<Value> for_all(const std::vector<Value>& given, std::int64_t workers, const std::string& what) {
@@ -23,6 +26,8 @@ std::vector<Value> for_all(const std::vector<Value>& given, std::int64_t workers
 
 Json run_collective(const CollectiveRequest& request) {
   if (request.workers < 1) throw InputError("workers", "at least 1", std::to_string(request.workers));
+  if (request.workers > most_workers)
+    throw InputError("workers", "at most " + std::to_string(most_workers), std::to_string(request.workers));
   const auto platform = platforms::Platform::load(platforms::find_platform(request.platform));
   const Operation operation = operation_from_name(request.operation);
   std::string name = request.algorithm;

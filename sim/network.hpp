@@ -30,7 +30,9 @@ class Network {
 /// simgrid elsewhere). `workers` devices of the platform are used.
 std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers);
 
-/// True when no link carries messages of two senders and of two receivers in this program, so that the recurrence is exact.
+/// True when no two messages of this program can meet on a link, so that the recurrence is exact: all messages of a link leave one worker
+/// that never sends two at a time, or enter one worker that never receives two at a time. Says false where it cannot be sure. Cost:
+/// O(messages), or O(workers) for a ring.
 bool recurrence_is_exact(const Program& program, const platforms::Topology& topology);
 
 }  // namespace sparscale::sim

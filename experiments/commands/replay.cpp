@@ -20,7 +20,7 @@ Json parse_settings(const std::vector<std::string>& settings) {
     if (equals == std::string::npos || equals == 0) throw InputError("--set", "KEY=VALUE", '"' + setting + '"');
     const std::string key = setting.substr(0, equals), text = setting.substr(equals + 1);
     if (values.contains(key)) throw InputError("--set", "each key once", key + " twice");
-    values[key] = Json::accept(text) ? Json::parse(text) : Json(text);
+    values[key] = Json::accept(text) ? parse_json(text, "--set " + key) : Json(text);
   }
   return values;
 }

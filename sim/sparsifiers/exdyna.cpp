@@ -1,8 +1,7 @@
 // ExDyna.
 // Paper:    Yoon, Oh, arXiv 2402.13781 (CCGrid 2024); as in kljp/exdyna's ExDynaReducer.
-// Rule:     MiCRO with 1024 fine blocks; each partition is a run of blocks. After every iteration at most one block crosses each border,
-// from
-//           a partition that selected more than 1.05 of the mean to a neighbour that selected less than 0.952 of it.
+// Rule:     MiCRO with 1024 fine blocks; each partition is a run of blocks. After every iteration at most one block crosses each border:
+//           from a partition that selected more than 1.05 of the mean to a neighbour that selected less than 0.952 of it.
 // Exchange: as MiCRO.
 // Cost:     one scan of about N/n on every worker and O(n) of bookkeeping; less padding than MiCRO.
 //
