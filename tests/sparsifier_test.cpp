@@ -936,3 +936,58 @@ TEST_CASE("Vectors of zeros are replayed by every sparsifier") {
     }
   }
 }
+
+TEST_CASE("Random parameters, shapes and gradients are replayed or refused in one line") {
+  Random random(stream_key(1, "random sparsifier tests"));
+  int replayed = 0;
+  for (int round = 0; round < 600; ++round) {
+    const SparsifierInfo& info = sparsifiers()[random.below(sparsifiers().size())];
+    Json parameters = Json::object();
+    for (const Parameter& parameter : info.parameters) {
+      if (random.below(2) == 0) continue;
+      Json& value = parameters[parameter.name];
+      if (parameter.schema.contains("enum"))
+        value = parameter.schema.at("enum").at(random.below(parameter.schema.at("enum").size()));
+      else if (parameter.default_value.is_boolean())
+        value = random.below(2) == 0;
+      else if (parameter.default_value.is_array())
+        value = Json::array({Json::array({0, random.uniform()}), Json::array({2, 0.5})});
+      else if (parameter.default_value.is_number_integer())
+        value = static_cast<std::int64_t>(random.below(20)) - 3;
+      else
+        value = random.uniform() * 2 - 0.3;
+    }
+    const auto N = static_cast<std::int64_t>(1 + random.below(700)), n = static_cast<std::int64_t>(1 + random.below(20));
+    std::vector<std::pair<std::int64_t, bool>> layers;
+    for (std::int64_t left = N; left > 0; left -= layers.back().first)
+      layers.emplace_back(std::min(left, static_cast<std::int64_t>(1 + random.below(200))), random.below(2) == 0);
+    const std::uint64_t kind = random.below(4);
+    auto source = std::make_unique<MadeGradients>(n, N, [=](std::int64_t t, std::int64_t worker, std::vector<float>& gradient) {
+      Random own(
+          stream_key(static_cast<std::uint64_t>(round), "gradient", {static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(worker)}));
+      for (float& x : gradient) {
+        if (kind == 0) x = 0;
+        if (kind == 1) x = static_cast<float>(own.below(3)) - 1;  // ties
+        if (kind == 2) x = static_cast<float>(own.normal());
+        if (kind == 3) x = static_cast<float>(std::pow(own.uniform() + 1e-9, -3) * 1e10);  // up to 1e37
+      }
+    });
+    auto options = options_of(info.name, std::pow(10, -3 * random.uniform()), n, parameters);
+    options.hashes = random.below(2) == 0;
+    options.norms = random.below(2) == 0;
+    options.error_feedback = random.below(4) != 0;
+    INFO(info.name << " " << parameters.dump() << ", " << N << " gradients, " << n << " workers, kind " << kind);
+    try {
+      Replay replay(std::move(source), matrices_and_vectors(layers), options);
+      for (int t = 0; t < 4; ++t) {
+        const Json record = replay.next();
+        REQUIRE(record.at("union").get<Index>() <= N);
+        REQUIRE(work_to_json(work_from_json(record.at("work"), n), n) == record.at("work"));
+      }
+      ++replayed;
+    } catch (const InputError& error) {
+      REQUIRE(std::string(error.what()).find('\n') == std::string::npos);
+    }
+  }
+  CHECK(replayed > 300);
+}
