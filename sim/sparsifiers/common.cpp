@@ -84,7 +84,9 @@ Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std
     values[parameter.name] = parameter.default_value;
     names += (names.empty() ? "" : ", ") + parameter.name;
   }
-  for (const auto& [name, value] : given.items()) {
+  for (auto entry = given.begin(); entry != given.end(); ++entry) {
+    const std::string& name = entry.key();
+    const Json& value = entry.value();
     const auto parameter = std::find_if(info.parameters.begin(), info.parameters.end(), [&](const Parameter& p) { return p.name == name; });
     Json::json_pointer key;
     key.push_back(name);

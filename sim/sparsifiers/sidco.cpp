@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <boost/math/special_functions/gamma.hpp>
 #include <cmath>
+#include <limits>
 
 #include "sim/sparsifiers/common.hpp"
 
@@ -29,7 +30,7 @@ struct Moments {
   double minimum = 0, mean = 0, variance = 0;
 };
 
-// ratio of |a| above the threshold that is wanted -> threshold above `start` of a generalised Pareto distribution with these moments.
+// How far above its start a generalised Pareto distribution with these moments (counted from the start) leaves the wanted ratio.
 double pareto_threshold(double mean, double variance, double ratio) {
   const double square = mean * mean / variance;
   const double scale = 0.5 * mean * (square + 1), shape = 0.5 * (square - 1);
