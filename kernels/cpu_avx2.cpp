@@ -34,10 +34,13 @@ Range make_range(std::uint32_t lowest, std::uint32_t span) {
   return {_mm256_set1_epi32(static_cast<int>(lowest)), _mm256_set1_epi32(static_cast<int>(span)), _mm256_set1_epi32(0x7fffffff)};
 }
 // All ones where key - lowest <= span, unsigned.
-__m256i inside(const float* values, const Range& range) {
-  const __m256i key = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values)), range.magnitude);
+__m256i inside(__m256i bits, const Range& range) {
+  const __m256i key = _mm256_and_si256(bits, range.magnitude);
   const __m256i offset = _mm256_sub_epi32(key, range.lowest);
   return _mm256_cmpeq_epi32(_mm256_min_epu32(offset, range.span), offset);
+}
+__m256i inside(const float* values, const Range& range) {
+  return inside(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values)), range);
 }
 unsigned bits_of(__m256i lanes) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
 
@@ -49,20 +52,50 @@ void accumulate(const float* gradient, float scale, float* accumulator, std::siz
   for (; i < size; ++i) accumulator[i] = __builtin_fmaf(scale, gradient[i], accumulator[i]);
 }
 
+// Asks for the lines some kilobytes ahead: with this much to do for each line, the core alone has too few of them under way.
+void prefetch_32(const float* values) {
+  constexpr int kAhead = 1024;
+  for (int line = 0; line < 2; ++line) _mm_prefetch(reinterpret_cast<const char*>(values + kAhead + 16 * line), _MM_HINT_T0);
+}
+
+// Appends the positions i + 8 * part + lane of the lanes set.
+std::size_t append(std::uint32_t* out, std::size_t found, const __m256i (&lanes)[4], std::size_t i) {
+  for (int part = 0; part < 4; ++part) {
+    const unsigned mask = bits_of(lanes[part]);
+    const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kPermutations.rows[mask]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found),
+                        _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(i + 8 * static_cast<std::size_t>(part)))));
+    found += static_cast<std::size_t>(__builtin_popcount(mask));
+  }
+  return found;
+}
+bool none(const __m256i (&lanes)[4]) {
+  const __m256i any = _mm256_or_si256(_mm256_or_si256(lanes[0], lanes[1]), _mm256_or_si256(lanes[2], lanes[3]));
+  return _mm256_testz_si256(any, any) != 0;
+}
+// Whether groups of 32 are hit so often that a branch over the empty ones is guessed wrong too often to pay.
+bool is_dense(std::size_t found, std::size_t seen) { return found * 128 > seen; }
+constexpr std::size_t kStretch = 512;
+
 std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
   std::size_t found = 0, i = 0;
-  for (; i + 32 <= size; i += 32) {
-    __m256i lanes[4];
-    for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
-    const __m256i any = _mm256_or_si256(_mm256_or_si256(lanes[0], lanes[1]), _mm256_or_si256(lanes[2], lanes[3]));
-    if (_mm256_testz_si256(any, any) != 0) continue;
-    for (int part = 0; part < 4; ++part) {
-      const unsigned mask = bits_of(lanes[part]);
-      const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kPermutations.rows[mask]));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found),
-                          _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(i + 8 * part))));
-      found += static_cast<std::size_t>(__builtin_popcount(mask));
+  while (i + kStretch <= size) {
+    const std::size_t end = i + kStretch;
+    if (is_dense(found, i)) {
+      for (; i < end; i += 32) {
+        prefetch_32(values + i);
+        __m256i lanes[4];
+        for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
+        found = append(out, found, lanes, i);
+      }
+    } else {
+      for (; i < end; i += 32) {
+        prefetch_32(values + i);
+        __m256i lanes[4];
+        for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
+        if (!none(lanes)) found = append(out, found, lanes, i);
+      }
     }
   }
   for (; i < size; ++i) {
@@ -72,12 +105,39 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
   return found;
 }
 
+std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                              std::uint32_t span, std::uint32_t* out) {
+  const Range range = make_range(lowest, span);
+  const __m256 factor = _mm256_set1_ps(scale);
+  std::size_t found = 0, i = 0;
+  for (; i + 32 <= size; i += 32) {
+    prefetch_32(gradient + i);
+    prefetch_32(accumulator + i);
+    __m256i lanes[4];
+    for (int part = 0; part < 4; ++part) {
+      float* const place = accumulator + i + 8 * part;
+      const __m256 sum = _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i + 8 * part), _mm256_loadu_ps(place));
+      _mm256_storeu_ps(place, sum);
+      lanes[part] = inside(_mm256_castps_si256(sum), range);
+    }
+    if (!none(lanes)) found = append(out, found, lanes, i);
+  }
+  for (; i < size; ++i) {
+    accumulator[i] = __builtin_fmaf(scale, gradient[i], accumulator[i]);
+    out[found] = static_cast<std::uint32_t>(i);
+    found += static_cast<std::size_t>(key_of(accumulator[i]) - lowest <= span);
+  }
+  return found;
+}
+
 std::size_t count(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span) {
   const Range range = make_range(lowest, span);
   __m256i sums[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
   std::size_t i = 0;
-  for (; i + 32 <= size; i += 32)
+  for (; i + 32 <= size; i += 32) {
+    prefetch_32(values + i);
     for (int part = 0; part < 4; ++part) sums[part] = _mm256_sub_epi32(sums[part], inside(values + i + 8 * part, range));
+  }
   std::size_t found = 0;
   for (const __m256i& sum : sums) {
     alignas(32) std::uint32_t lanes[8];
@@ -104,6 +164,79 @@ void sum_squares(const float* values, std::size_t size, double* lanes) {
   }
 }
 
+// log2 |x| of eight values as e (whole, in float) and f * P(f); both zero where there is none. fixed_sums.hpp says how.
+struct Log2 {
+  __m256 exponent, rest;
+};
+Log2 log2_of(__m256i key) {
+  const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(kLeastNormal)), key);
+  const __m256i from_small = _mm256_castps_si256(_mm256_cvtepi32_ps(key));
+  const __m256i bits = _mm256_blendv_epi8(key, from_small, small);
+  const __m256i shift = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(static_cast<int>(kLog2Base))), 23);
+  const __m256 f = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(shift, 23))), _mm256_set1_ps(1.0F));
+  __m256 p = _mm256_set1_ps(kLog2[kLog2Terms - 1]);
+  for (int term = kLog2Terms - 2; term >= 0; --term) p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(kLog2[term]));
+  const __m256i exponent = _mm256_sub_epi32(shift, _mm256_and_si256(small, _mm256_set1_epi32(149)));
+  // Neither zero nor above the largest finite number; keys are not negative as signed integers.
+  const __m256 usual = _mm256_castsi256_ps(_mm256_and_si256(
+      _mm256_cmpgt_epi32(key, _mm256_setzero_si256()), _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(kLargestFinite) + 1), key)));
+  return {_mm256_and_ps(usual, _mm256_cvtepi32_ps(exponent)), _mm256_and_ps(usual, _mm256_mul_ps(p, f))};
+}
+
+void add_to(double* lanes, __m256d value) { _mm256_storeu_pd(lanes, _mm256_add_pd(_mm256_loadu_pd(lanes), value)); }
+
+// Eight values into lanes[0, 8) of the four sums.
+void add_moments(__m256 values, double* lanes) {
+  const __m256i key = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fffffff));
+  const __m256 magnitudes = _mm256_castsi256_ps(key);
+  const Log2 log2 = log2_of(key);
+  for (int half = 0; half < 2; ++half) {
+    const auto part = [half](__m256 all) {
+      return _mm256_cvtps_pd(half == 0 ? _mm256_castps256_ps128(all) : _mm256_extractf128_ps(all, 1));
+    };
+    double* const place = lanes + 4 * half;
+    const __m256d value = part(values);
+    add_to(place, value);
+    add_to(place + kSumLanes, part(magnitudes));
+    add_to(place + 2 * kSumLanes, _mm256_mul_pd(value, value));
+    add_to(place + 3 * kSumLanes, _mm256_add_pd(part(log2.exponent), part(log2.rest)));
+  }
+}
+
+void moments(const float* values, std::size_t size, double* lanes) {
+  std::size_t i = 0;
+  for (; i + kSumLanes <= size; i += kSumLanes) {
+    prefetch_32(values + i);
+    for (std::size_t part = 0; part < kSumLanes; part += 8) add_moments(_mm256_loadu_ps(values + i + part), lanes + part);
+  }
+  // What is left, filled up with zeros: adding +0 changes no sum but -0, and no sum is -0, since each starts at +0.
+  float rest[kSumLanes] = {};
+  for (std::size_t j = i; j < size; ++j) rest[j - i] = values[j];
+  for (std::size_t part = 0; i + part < size; part += 8) add_moments(_mm256_loadu_ps(rest + part), lanes + part);
+}
+
+std::uint32_t largest(const float* values, std::size_t size) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i most[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+  std::size_t i = 0;
+  for (; i + 32 <= size; i += 32) {
+    prefetch_32(values + i);
+    for (int part = 0; part < 4; ++part)
+      most[part] = _mm256_max_epi32(
+          most[part], _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + i + 8 * part)), magnitude));
+  }
+  alignas(32) std::uint32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes),
+                     _mm256_max_epi32(_mm256_max_epi32(most[0], most[1]), _mm256_max_epi32(most[2], most[3])));
+  std::uint32_t result = 0;
+  for (const std::uint32_t lane : lanes) result = lane > result ? lane : result;
+  for (; i < size; ++i) {
+    const std::uint32_t key = key_of(values[i]);
+    result = key > result ? key : result;
+  }
+  return result;
+}
+
 void cast_half(float* values, std::size_t size) {
   std::size_t i = 0;
   for (; i + 8 <= size; i += 8) {
@@ -120,7 +253,7 @@ void cast_half(float* values, std::size_t size) {
 }  // namespace
 
 const CpuTable& avx2_table() {
-  static constexpr CpuTable table{"cpu.avx2", accumulate, select, count, sum_squares, cast_half};
+  static constexpr CpuTable table{"cpu.avx2", accumulate, select, accumulate_select, count, sum_squares, moments, largest, cast_half};
   return table;
 }
 

@@ -41,28 +41,76 @@ std::size_t append(std::uint32_t* out, std::size_t found, __mmask16 lanes, __m51
   return found + static_cast<std::size_t>(__builtin_popcount(lanes));
 }
 
+// The lanes of 64 values that are selected, and their places.
+struct Lanes {
+  __mmask16 lanes[4];
+  bool none() const { return ((lanes[0] | lanes[1]) | (lanes[2] | lanes[3])) == 0; }
+};
+std::size_t append(std::uint32_t* out, std::size_t found, const Lanes& group, std::size_t i) {
+  const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i positions = _mm512_add_epi32(start, _mm512_set1_epi32(static_cast<int>(i)));
+  for (int part = 0; part < 4; ++part) {
+    found = append(out, found, group.lanes[part], positions);
+    positions = _mm512_add_epi32(positions, _mm512_set1_epi32(16));
+  }
+  return found;
+}
+// Whether groups of 64 are hit so often that a branch over the empty ones is guessed wrong too often to pay.
+bool is_dense(std::size_t found, std::size_t seen) { return found * 256 > seen; }
+constexpr std::size_t kStretch = 512;
+
 std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
-  const __m512i step = _mm512_set1_epi32(16);
-  const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  std::size_t found = 0, i = 0;
-  for (; i + 64 <= size; i += 64) {
+  const auto group = [&](std::size_t i) {
     prefetch_64(values + i);
-    const __mmask16 lanes0 = inside(values + i, range), lanes1 = inside(values + i + 16, range);
-    const __mmask16 lanes2 = inside(values + i + 32, range), lanes3 = inside(values + i + 48, range);
-    if (((lanes0 | lanes1) | (lanes2 | lanes3)) == 0) continue;
-    __m512i positions = _mm512_add_epi32(start, _mm512_set1_epi32(static_cast<int>(i)));
-    found = append(out, found, lanes0, positions);
-    positions = _mm512_add_epi32(positions, step);
-    found = append(out, found, lanes1, positions);
-    positions = _mm512_add_epi32(positions, step);
-    found = append(out, found, lanes2, positions);
-    positions = _mm512_add_epi32(positions, step);
-    found = append(out, found, lanes3, positions);
+    Lanes lanes;
+    for (int part = 0; part < 4; ++part) lanes.lanes[part] = inside(values + i + 16 * part, range);
+    return lanes;
+  };
+  std::size_t found = 0, i = 0;
+  while (i + kStretch <= size) {
+    const std::size_t end = i + kStretch;
+    if (is_dense(found, i)) {
+      for (; i < end; i += 64) found = append(out, found, group(i), i);
+    } else {
+      for (; i < end; i += 64) {
+        const Lanes lanes = group(i);
+        if (!lanes.none()) found = append(out, found, lanes, i);
+      }
+    }
   }
+  const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (; i < size; i += 16) {
     const __mmask16 valid = first_lanes(size - i);
     const __mmask16 lanes = static_cast<__mmask16>(inside(_mm512_maskz_loadu_epi32(valid, values + i), range) & valid);
+    found = append(out, found, lanes, _mm512_add_epi32(start, _mm512_set1_epi32(static_cast<int>(i))));
+  }
+  return found;
+}
+
+std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                              std::uint32_t span, std::uint32_t* out) {
+  const Range range = make_range(lowest, span);
+  const __m512 factor = _mm512_set1_ps(scale);
+  std::size_t found = 0, i = 0;
+  for (; i + 64 <= size; i += 64) {
+    prefetch_64(gradient + i);
+    prefetch_64(accumulator + i);
+    Lanes lanes;
+    for (int part = 0; part < 4; ++part) {
+      float* const place = accumulator + i + 16 * part;
+      const __m512 sum = _mm512_fmadd_ps(factor, _mm512_loadu_ps(gradient + i + 16 * part), _mm512_loadu_ps(place));
+      _mm512_storeu_ps(place, sum);
+      lanes.lanes[part] = inside(_mm512_castps_si512(sum), range);
+    }
+    if (!lanes.none()) found = append(out, found, lanes, i);
+  }
+  const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (; i < size; i += 16) {
+    const __mmask16 valid = first_lanes(size - i);
+    const __m512 sum = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(valid, gradient + i), _mm512_maskz_loadu_ps(valid, accumulator + i));
+    _mm512_mask_storeu_ps(accumulator + i, valid, sum);
+    const __mmask16 lanes = static_cast<__mmask16>(inside(_mm512_castps_si512(sum), range) & valid);
     found = append(out, found, lanes, _mm512_add_epi32(start, _mm512_set1_epi32(static_cast<int>(i))));
   }
   return found;
@@ -107,6 +155,79 @@ void sum_squares(const float* values, std::size_t size, double* lanes) {
   }
 }
 
+// log2 |x| of sixteen values as e (whole, in float) and f * P(f); both zero where there is none. fixed_sums.hpp says how.
+struct Log2 {
+  __m512 exponent, rest;
+};
+Log2 log2_of(__m512i key) {
+  const __mmask16 small = _mm512_cmplt_epu32_mask(key, _mm512_set1_epi32(static_cast<int>(kLeastNormal)));
+  const __m512i bits = _mm512_mask_mov_epi32(key, small, _mm512_castps_si512(_mm512_cvtepi32_ps(key)));
+  const __m512i shift = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(static_cast<int>(kLog2Base))), 23);
+  const __m512 f = _mm512_sub_ps(_mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(shift, 23))), _mm512_set1_ps(1.0F));
+  __m512 p = _mm512_set1_ps(kLog2[kLog2Terms - 1]);
+  for (int term = kLog2Terms - 2; term >= 0; --term) p = _mm512_add_ps(_mm512_mul_ps(p, f), _mm512_set1_ps(kLog2[term]));
+  const __m512i exponent = _mm512_mask_sub_epi32(shift, small, shift, _mm512_set1_epi32(149));
+  const __mmask16 usual =
+      _mm512_cmplt_epu32_mask(_mm512_sub_epi32(key, _mm512_set1_epi32(1)), _mm512_set1_epi32(static_cast<int>(kLargestFinite)));
+  return {_mm512_maskz_mov_ps(usual, _mm512_cvtepi32_ps(exponent)), _mm512_maskz_mov_ps(usual, _mm512_mul_ps(p, f))};
+}
+
+__m512d lower_half(__m512 all) { return _mm512_cvtps_pd(_mm512_castps512_ps256(all)); }
+__m512d upper_half(__m512 all) { return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(all), 1))); }
+
+// Sixteen values into their two registers of each of the four sums.
+void add_moments(__m512 values, __m512d (&sums)[16], int part) {
+  const __m512i key = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fffffff));
+  const __m512 magnitudes = _mm512_castsi512_ps(key);
+  const Log2 log2 = log2_of(key);
+  const __m512d low = lower_half(values), high = upper_half(values);
+  const int at = 2 * part;
+  sums[at] = _mm512_add_pd(sums[at], low);
+  sums[at + 1] = _mm512_add_pd(sums[at + 1], high);
+  sums[4 + at] = _mm512_add_pd(sums[4 + at], lower_half(magnitudes));
+  sums[5 + at] = _mm512_add_pd(sums[5 + at], upper_half(magnitudes));
+  sums[8 + at] = _mm512_add_pd(sums[8 + at], _mm512_mul_pd(low, low));
+  sums[9 + at] = _mm512_add_pd(sums[9 + at], _mm512_mul_pd(high, high));
+  sums[12 + at] = _mm512_add_pd(sums[12 + at], _mm512_add_pd(lower_half(log2.exponent), lower_half(log2.rest)));
+  sums[13 + at] = _mm512_add_pd(sums[13 + at], _mm512_add_pd(upper_half(log2.exponent), upper_half(log2.rest)));
+}
+
+void moments(const float* values, std::size_t size, double* lanes) {
+  __m512d sums[16];
+  for (int part = 0; part < 16; ++part) sums[part] = _mm512_loadu_pd(lanes + 8 * part);
+  std::size_t i = 0;
+  for (; i + kSumLanes <= size; i += kSumLanes) {
+    _mm_prefetch(reinterpret_cast<const char*>(values + i + 1536), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(values + i + 1552), _MM_HINT_T0);
+    add_moments(_mm512_loadu_ps(values + i), sums, 0);
+    add_moments(_mm512_loadu_ps(values + i + 16), sums, 1);
+  }
+  // Lanes past the end add +0, which changes no sum but -0, and no sum is -0, since each starts at +0.
+  if (i < size) {
+    add_moments(_mm512_maskz_loadu_ps(first_lanes(size - i), values + i), sums, 0);
+    if (i + 16 < size) add_moments(_mm512_maskz_loadu_ps(first_lanes(size - i - 16), values + i + 16), sums, 1);
+  }
+  for (int part = 0; part < 16; ++part) _mm512_storeu_pd(lanes + 8 * part, sums[part]);
+}
+
+std::uint32_t largest(const float* values, std::size_t size) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i most[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+  std::size_t i = 0;
+  for (; i + 64 <= size; i += 64) {
+    prefetch_64(values + i);
+    for (int part = 0; part < 4; ++part)
+      most[part] = _mm512_max_epu32(most[part], _mm512_and_si512(_mm512_loadu_si512(values + i + 16 * part), magnitude));
+  }
+  for (; i < size; i += 16)
+    most[0] = _mm512_max_epu32(most[0], _mm512_and_si512(_mm512_maskz_loadu_epi32(first_lanes(size - i), values + i), magnitude));
+  alignas(64) std::uint32_t lanes[16];
+  _mm512_store_si512(lanes, _mm512_max_epu32(_mm512_max_epu32(most[0], most[1]), _mm512_max_epu32(most[2], most[3])));
+  std::uint32_t result = 0;
+  for (const std::uint32_t lane : lanes) result = lane > result ? lane : result;
+  return result;
+}
+
 void cast_half(float* values, std::size_t size) {
   for (std::size_t i = 0; i < size; i += 16) {
     const __mmask16 valid = first_lanes(size - i);
@@ -118,7 +239,7 @@ void cast_half(float* values, std::size_t size) {
 }  // namespace
 
 const CpuTable& avx512_table() {
-  static constexpr CpuTable table{"cpu.avx512", accumulate, select, count, sum_squares, cast_half};
+  static constexpr CpuTable table{"cpu.avx512", accumulate, select, accumulate_select, count, sum_squares, moments, largest, cast_half};
   return table;
 }
 

@@ -26,6 +26,22 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
   return found;
 }
 
+// Two passes over pieces that stay in the first-level cache: in one loop the compiler would not vectorise the sums.
+std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                              std::uint32_t span, std::uint32_t* out) {
+  constexpr std::size_t kPiece = 1024;
+  std::size_t found = 0;
+  for (std::size_t begin = 0; begin < size; begin += kPiece) {
+    const std::size_t piece = size - begin < kPiece ? size - begin : kPiece;
+    accumulate(gradient + begin, scale, accumulator + begin, piece);
+    std::uint32_t* const start = out + found;
+    const std::size_t more = select(accumulator + begin, piece, lowest, span, start);
+    for (std::size_t i = 0; i < more; ++i) start[i] += static_cast<std::uint32_t>(begin);
+    found += more;
+  }
+  return found;
+}
+
 std::size_t count(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span) {
   std::size_t found = 0;
   for (std::size_t i = 0; i < size; ++i) found += static_cast<std::size_t>(key_of(values[i]) - lowest <= span);
@@ -43,6 +59,44 @@ void sum_squares(const float* values, std::size_t size, double* lanes) {
     const double value = static_cast<double>(values[i]);
     lanes[lane] = lanes[lane] + value * value;
   }
+}
+
+// fixed_sums.hpp says how.
+double log2_of(std::uint32_t key) {
+  if (key - 1 >= kLargestFinite) return 0;
+  float value = std::bit_cast<float>(key);
+  std::int32_t exponent = 0;
+  if (key < kLeastNormal) {
+    value = static_cast<float>(static_cast<std::int32_t>(key));
+    exponent = -149;
+  }
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::int32_t shift = static_cast<std::int32_t>(bits - kLog2Base) >> 23;
+  const float f = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(shift) << 23)) - 1.0F;
+  float p = kLog2[kLog2Terms - 1];
+  for (int term = kLog2Terms - 2; term >= 0; --term) p = p * f + kLog2[term];
+  return static_cast<double>(exponent + shift) + static_cast<double>(p * f);
+}
+
+void moments(const float* values, std::size_t size, double* lanes) {
+  for (std::size_t i = 0; i < size; ++i) {
+    double* const lane = lanes + i % kSumLanes;
+    const std::uint32_t key = key_of(values[i]);
+    const double value = static_cast<double>(values[i]);
+    lane[0] += value;
+    lane[kSumLanes] += static_cast<double>(std::bit_cast<float>(key));
+    lane[2 * kSumLanes] += value * value;
+    lane[3 * kSumLanes] += log2_of(key);
+  }
+}
+
+std::uint32_t largest(const float* values, std::size_t size) {
+  std::uint32_t most = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint32_t key = key_of(values[i]);
+    most = key > most ? key : most;
+  }
+  return most;
 }
 
 // Works on the bits, so that neither the rounding mode nor flush-to-zero of the process matters. NaN keeps its sign and the upper ten bits
@@ -74,7 +128,7 @@ void cast_half(float* values, std::size_t size) {
 }  // namespace
 
 const CpuTable& scalar_table() {
-  static constexpr CpuTable table{"cpu.scalar", accumulate, select, count, sum_squares, cast_half};
+  static constexpr CpuTable table{"cpu.scalar", accumulate, select, accumulate_select, count, sum_squares, moments, largest, cast_half};
   return table;
 }
 

@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/fixed_sums.hpp"
+
 namespace sparscale::kernels {
 
 /// Slots past the last result that CpuTable::select may overwrite.
 inline constexpr std::size_t kSelectSlack = 64;
-/// Partial sums of CpuTable::sum_squares: element i goes to lane i mod 32.
-inline constexpr std::size_t kSumLanes = 32;
 
 struct CpuTable {
   const char* name;
@@ -22,10 +22,18 @@ struct CpuTable {
   /// Writes every i < size (below 2^32) with lowest <= key(values[i]) <= lowest + span, ascending; returns how many. `out` has room for
   /// size + kSelectSlack. key = bits of |x|.
   std::size_t (*select)(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out);
+  /// accumulate, then select from the accumulator, in one pass.
+  std::size_t (*accumulate_select)(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                                   std::uint32_t span, std::uint32_t* out);
   /// How many select would write; size below 2^35.
   std::size_t (*count)(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span);
   /// lanes[i mod 32] += values[i]^2 in double, i ascending (a square of a float is exact in double).
   void (*sum_squares)(const float* values, std::size_t size, double* lanes);
+  /// Four sums in double, i ascending: lanes[i mod 32] += x, lanes[32 + i mod 32] += |x|, lanes[64 + i mod 32] += x^2,
+  /// lanes[96 + i mod 32] += log2 |x| (fixed_sums.hpp; + 0 for zero, NaN and infinity).
+  void (*moments)(const float* values, std::size_t size, double* lanes);
+  /// The largest key; 0 of nothing.
+  std::uint32_t (*largest)(const float* values, std::size_t size);
   /// To IEEE half and back, ties to even.
   void (*cast_half)(float* values, std::size_t size);
 };

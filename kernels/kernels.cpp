@@ -5,12 +5,18 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "kernels/cpu_table.hpp"
+#include "kernels/permutation.hpp"
 
 namespace sparscale::kernels {
 namespace {
@@ -21,16 +27,30 @@ constexpr Key kInfinity = 0x7f800000U;
 constexpr Key kLargest = 0x7fffffffU;
 // Elements handed to a table function at a time: values and result stay in the first-level cache.
 constexpr std::size_t kBlock = 4096;
-constexpr std::size_t kSumTile = 8192;
+// Elements that are worth a thread of their own: starting one costs some ten microseconds.
+constexpr std::size_t kLeastPart = std::size_t{1} << 18;
+// Parts begin at multiples of this, so that tiles of sums and blocks are the same however many threads there are.
+constexpr std::size_t kPartMultiple = std::size_t{1} << 16;
+static_assert(kPartMultiple % kSumTile == 0 && kPartMultiple % kBlock == 0);
 
 Key key_of(float value) { return std::bit_cast<Key>(value) & kLargest; }
 
+// What one filter pass keeps: positions within blocks of kBlock elements, with the number of each block, and the values.
+struct Candidates {
+  std::vector<std::uint32_t> offsets;
+  std::vector<std::uint32_t> of_block;
+  std::vector<float> values;
+  std::size_t size = 0;
+  bool overflow = false;
+};
+
 // Work space of one thread. It grows to the largest input seen and stays, since fresh pages cost more than the kernels themselves.
 struct Workspace {
-  std::vector<float> candidates;      // their values
-  std::vector<Index> positions;       // and where they stand
-  std::vector<float> scratch;         // values that are consumed by the search for the k-th one
-  std::vector<std::uint64_t> bitmap;  // all zero between calls
+  std::vector<Candidates> candidates;          // one for each thread that shares a call
+  std::vector<std::vector<Index>> selections;  // the same
+  std::vector<Index> positions;                // of an index list being sorted
+  std::vector<float> scratch;                  // values that are consumed by the search for the k-th one
+  std::vector<std::uint64_t> bitmap;           // all zero between calls
   std::array<std::uint32_t, kBlock + kSelectSlack> offsets;
   std::array<std::uint32_t, 2048> bins;
   std::array<std::uint32_t, 2048> more_bins;
@@ -105,43 +125,157 @@ struct Kth {
   std::uint64_t ties = 0;
 };
 
+void check_samples(std::span<const float> values, Index start, Index stride, Index samples, Index rank) {
+  if (start < 0 || stride < 1 || samples < 1 || rank < 1 || rank > samples || start >= std::ssize(values) ||
+      (std::ssize(values) - 1 - start) / stride < samples - 1)
+    throw std::invalid_argument("sampled_threshold: a sample outside the values, or a rank outside the sample");
+}
+
+std::size_t check_blocks(std::span<const float> values, Index block, std::span<float> out) {
+  if (block < 1) throw std::invalid_argument("block_maxima: blocks of less than one element");
+  const auto length = static_cast<std::size_t>(block);
+  if (out.size() != (values.size() + length - 1) / length) throw std::invalid_argument("block_maxima: sizes differ");
+  return length;
+}
+
+void check_offsets(std::span<const Index> offsets, std::size_t segments, std::size_t size, const char* what) {
+  bool right = offsets.size() == segments + 1 && offsets.front() >= 0 && offsets.back() <= static_cast<Index>(size);
+  for (std::size_t s = 0; right && s < segments; ++s) right = offsets[s] <= offsets[s + 1];
+  if (!right) throw std::invalid_argument(std::string(what) + ": segments out of order or outside the values");
+}
+
+// The sums of one tile: lanes pairwise.
+double fold(double* lanes) {
+  for (std::size_t half = kSumLanes / 2; half > 0; half /= 2)
+    for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
+// Throws when a list reaches outside [0, size); the number of lists that are not empty.
+std::size_t check_lists(std::span<const std::vector<Index>> lists, Index size) {
+  std::size_t filled = 0;
+  for (const std::vector<Index>& list : lists) {
+    if (list.empty()) continue;
+    if (list.front() < 0 || list.back() >= size) throw std::invalid_argument("unite: an index outside [0, size)");
+    ++filled;
+  }
+  return filled;
+}
+
+std::size_t total_size(std::span<const std::vector<Index>> lists) {
+  std::size_t sum = 0;
+  for (const std::vector<Index>& list : lists) sum += list.size();
+  return sum;
+}
+
+// A bitmap costs size / 64 words whatever the lists hold; sorting costs several passes over the indices. Equal at about this ratio.
+bool sorting_pays(std::size_t sum, Index size) { return sum < static_cast<std::size_t>(size) / 32; }
+
+std::vector<Index> joined_and_sorted(std::span<const std::vector<Index>> lists, std::size_t sum, Index size) {
+  std::vector<Index> all;
+  all.reserve(sum);
+  for (const std::vector<Index>& list : lists) all.insert(all.end(), list.begin(), list.end());
+  sort_indices(all, size);
+  return all;
+}
+
+// Sets the bits of all indices; returns the words in use and how many bits are set.
+std::pair<std::size_t, std::size_t> fill_bitmap(std::span<const std::vector<Index>> lists, Index size) {
+  std::vector<std::uint64_t>& bitmap = workspace().bitmap;
+  const std::size_t words = (static_cast<std::size_t>(size) + 63) / 64;
+  if (bitmap.size() < words) bitmap.resize(words);
+  for (const std::vector<Index>& list : lists)
+    for (const Index index : list) bitmap[static_cast<std::size_t>(index) / 64] |= std::uint64_t{1} << (index % 64);
+  std::size_t found = 0;
+  for (std::size_t word = 0; word < words; ++word) found += static_cast<std::size_t>(std::popcount(bitmap[word]));
+  return {words, found};
+}
+
+// Writes the set bits' positions and clears them.
+void drain_bitmap(std::size_t words, Index* out) {
+  std::vector<std::uint64_t>& bitmap = workspace().bitmap;
+  for (std::size_t word = 0; word < words; ++word) {
+    std::uint64_t bits = bitmap[word];
+    bitmap[word] = 0;
+    for (; bits != 0; bits &= bits - 1) *out++ = static_cast<Index>(word * 64) + std::countr_zero(bits);
+  }
+}
+
+// Lists with multiplicities, merged two by two, the shortest first.
+struct CountedList {
+  std::vector<Index> indices;
+  std::vector<std::int32_t> counts;
+};
+CountedList merged(const CountedList& a, const CountedList& b) {
+  CountedList result;
+  result.indices.resize(a.indices.size() + b.indices.size());
+  result.counts.resize(result.indices.size());
+  std::size_t i = 0, j = 0, out = 0;
+  while (i < a.indices.size() && j < b.indices.size()) {
+    const Index left = a.indices[i], right = b.indices[j];
+    const auto from_left = static_cast<std::size_t>(left <= right), from_right = static_cast<std::size_t>(right <= left);
+    result.indices[out] = from_left != 0 ? left : right;
+    result.counts[out++] = (from_left != 0 ? a.counts[i] : 0) + (from_right != 0 ? b.counts[j] : 0);
+    i += from_left;
+    j += from_right;
+  }
+  for (const auto& [rest, start] : {std::pair<const CountedList&, std::size_t>{a, i}, std::pair<const CountedList&, std::size_t>{b, j}})
+    for (std::size_t k = start; k < rest.indices.size(); ++k) {
+      result.indices[out] = rest.indices[k];
+      result.counts[out++] = rest.counts[k];
+    }
+  result.indices.resize(out);
+  result.counts.resize(out);
+  return result;
+}
+
 class CpuKernels final : public Kernels {
  public:
-  explicit CpuKernels(const CpuTable& table) : table_(table) {}
+  CpuKernels(const CpuTable& table, int threads)
+      : table_(table),
+        threads_(static_cast<std::size_t>(threads)),
+        name_(std::string(table.name) + (threads > 1 ? "." + std::to_string(threads) + "t" : "")) {}
 
-  std::string name() const override { return table_.name; }
+  std::string name() const override { return name_; }
 
   void accumulate(std::span<const float> gradient, float scale, std::span<float> accumulator) const override {
     if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate: sizes differ");
-    table_.accumulate(gradient.data(), scale, accumulator.data(), gradient.size());
+    in_parts(gradient.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      table_.accumulate(gradient.data() + begin, scale, accumulator.data() + begin, end - begin);
+    });
   }
 
   void threshold_select(std::span<const float> values, float threshold, Index first, std::vector<Index>& indices) const override {
     Key lowest = 0;
     if (!threshold_key(threshold, lowest)) return;
-    auto& offsets = workspace().offsets;
-    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-      const std::size_t size = std::min(kBlock, values.size() - begin);
-      const std::size_t found = table_.select(values.data() + begin, size, lowest, kInfinity - lowest, offsets.data());
-      const std::size_t old = indices.size();
-      indices.resize(old + found);
-      Index* const out = indices.data() + old;
-      const Index base = first + static_cast<Index>(begin);
-      for (std::size_t i = 0; i < found; ++i) out[i] = base + static_cast<Index>(offsets[i]);
-    }
+    select_blocks(values.size(), first, indices, [&](std::size_t begin, std::size_t size, std::uint32_t* out) {
+      return table_.select(values.data() + begin, size, lowest, kInfinity - lowest, out);
+    });
+  }
+
+  void accumulate_select(std::span<const float> gradient, float scale, std::span<float> accumulator, float threshold, Index first,
+                         std::vector<Index>& indices) const override {
+    if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate_select: sizes differ");
+    Key lowest = 0;
+    if (!threshold_key(threshold, lowest)) return accumulate(gradient, scale, accumulator);
+    select_blocks(gradient.size(), first, indices, [&](std::size_t begin, std::size_t size, std::uint32_t* out) {
+      return table_.accumulate_select(gradient.data() + begin, scale, accumulator.data() + begin, size, lowest, kInfinity - lowest, out);
+    });
   }
 
   Index count(std::span<const float> values, float threshold) const override {
     Key lowest = 0;
     if (!threshold_key(threshold, lowest)) return 0;
-    Index found = 0;
-    constexpr std::size_t kChunk = std::size_t{1} << 30;
-    for (std::size_t begin = 0; begin < values.size(); begin += kChunk)
-      found += static_cast<Index>(table_.count(values.data() + begin, std::min(kChunk, values.size() - begin), lowest, kInfinity - lowest));
-    return found;
+    std::vector<Index> found(threads_);
+    in_parts(values.size(), [&](std::size_t part, std::size_t begin, std::size_t end) {
+      constexpr std::size_t kChunk = std::size_t{1} << 30;
+      for (; begin < end; begin += std::min(kChunk, end - begin))
+        found[part] += static_cast<Index>(table_.count(values.data() + begin, std::min(kChunk, end - begin), lowest, kInfinity - lowest));
+    });
+    return std::accumulate(found.begin(), found.end(), Index{0});
   }
 
-  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices) const override {
+  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices, TopkMethod method) const override {
     if (k <= 0) return;
     const std::size_t size = values.size();
     const std::size_t old = indices.size();
@@ -153,7 +287,11 @@ class CpuKernels final : public Kernels {
     }
     indices.resize(old + wanted + 1);  // one slot more, which the branch-free writes below may touch
     Index* const out = indices.data() + old;
-    if (size <= kSmall) {
+    if (method == TopkMethod::sort) {
+      topk_by_order(values, wanted, first, out);
+    } else if (method == TopkMethod::radix) {
+      topk_by_histogram(values, wanted, first, out);
+    } else if (size <= kSmall) {
       topk_of_small(values, wanted, first, out);
     } else if (!topk_by_sample(values, wanted, first, out)) {
       topk_by_histogram(values, wanted, first, out);
@@ -161,81 +299,259 @@ class CpuKernels final : public Kernels {
     indices.resize(old + wanted);
   }
 
+  void accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,
+                       std::vector<Index>& indices) const override {
+    if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate_topk: sizes differ");
+    const std::size_t size = gradient.size();
+    const Key bound = size > kSmall && k > 0 ? sampled_bound(accumulator, static_cast<std::size_t>(k), gradient.data(), scale) : 0;
+    if (bound == 0) {
+      accumulate(gradient, scale, accumulator);
+      return topk(accumulator, k, first, indices, TopkMethod::automatic);
+    }
+    const auto wanted = static_cast<std::size_t>(k);
+    const std::size_t old = indices.size();
+    indices.resize(old + wanted + 1);
+    Index* const out = indices.data() + old;
+    filter(
+        size, most_candidates(size, wanted), accumulator.data(),
+        [&](std::size_t begin, std::size_t count, std::uint32_t* offsets) {
+          return table_.accumulate_select(gradient.data() + begin, scale, accumulator.data() + begin, count, bound, kLargest - bound,
+                                          offsets);
+        },
+        [&](std::size_t begin, std::size_t end) {
+          table_.accumulate(gradient.data() + begin, scale, accumulator.data() + begin, end - begin);
+        });
+    if (!topk_of_candidates(size, wanted, first, out)) topk_by_histogram(accumulator, wanted, first, out);
+    indices.resize(old + wanted);
+  }
+
+  float sampled_threshold(std::span<const float> values, Index start, Index stride, Index samples, Index rank) const override {
+    check_samples(values, start, stride, samples, rank);
+    std::vector<float>& scratch = workspace().scratch;
+    if (scratch.size() < 2 * static_cast<std::size_t>(samples)) scratch.resize(2 * static_cast<std::size_t>(samples));
+    for (Index j = 0; j < samples; ++j) scratch[static_cast<std::size_t>(j)] = values[static_cast<std::size_t>(start + j * stride)];
+    return std::bit_cast<float>(
+        largest(scratch.data(), static_cast<std::size_t>(samples), static_cast<std::uint64_t>(rank), scratch.data() + samples).key);
+  }
+
   void zero(std::span<float> values, std::span<const Index> indices, Index first) const override {
     float* const base = values.data();
-    for (const Index index : indices) base[index - first] = 0.0F;
+    in_parts(indices.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      for (const Index index : indices.subspan(begin, end - begin)) base[index - first] = 0.0F;
+    });
   }
 
   void gather(std::span<const float> values, std::span<const Index> indices, Index first, std::span<float> out) const override {
     if (indices.size() != out.size()) throw std::invalid_argument("gather: sizes differ");
     const float* const base = values.data();
-    for (std::size_t i = 0; i < indices.size(); ++i) out[i] = base[indices[i] - first];
+    in_parts(indices.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) out[i] = base[indices[i] - first];
+    });
+  }
+
+  void scatter_add(std::span<float> values, std::span<const Index> indices, Index first, std::span<const float> in) const override {
+    if (indices.size() != in.size()) throw std::invalid_argument("scatter_add: sizes differ");
+    float* const base = values.data();
+    in_parts(indices.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) base[indices[i] - first] += in[i];
+    });
   }
 
   double l2_norm(std::span<const float> values) const override {
-    double total = 0;
-    for (std::size_t begin = 0; begin < values.size(); begin += kSumTile) {
-      std::array<double, kSumLanes> lanes{};
-      table_.sum_squares(values.data() + begin, std::min(kSumTile, values.size() - begin), lanes.data());
-      for (std::size_t half = kSumLanes / 2; half > 0; half /= 2)
-        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-      total += lanes[0];
-    }
-    return std::sqrt(total);
+    std::vector<double> tiles((values.size() + kSumTile - 1) / kSumTile);
+    in_parts(values.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      for (; begin < end; begin += std::min(kSumTile, end - begin)) {
+        std::array<double, kSumLanes> lanes{};
+        table_.sum_squares(values.data() + begin, std::min(kSumTile, end - begin), lanes.data());
+        tiles[begin / kSumTile] = fold(lanes.data());
+      }
+    });
+    return std::sqrt(std::accumulate(tiles.begin(), tiles.end(), 0.0));
   }
 
-  std::vector<Index> unite(std::span<const std::vector<Index>> lists, Index size) const override {
-    std::size_t sum = 0;
-    const std::vector<Index>* only = nullptr;
-    std::size_t filled = 0;
-    for (const std::vector<Index>& list : lists) {
-      if (list.empty()) continue;
-      if (list.front() < 0 || list.back() >= size) throw std::invalid_argument("unite: an index outside [0, size)");
-      sum += list.size();
-      only = &list;
-      ++filled;
-    }
-    std::vector<Index> result;
-    if (filled == 0) return result;
-    if (filled == 1) return *only;
-    // A bitmap costs size / 64 words whatever the lists hold; sorting costs several passes over the indices. Equal at about this ratio.
-    if (sum < static_cast<std::size_t>(size) / 32) {
-      result.reserve(sum);
-      for (const std::vector<Index>& list : lists) result.insert(result.end(), list.begin(), list.end());
-      sort_indices(result, size);
-      result.erase(std::unique(result.begin(), result.end()), result.end());
-      return result;
-    }
-    std::vector<std::uint64_t>& bitmap = workspace().bitmap;
-    const std::size_t words = (static_cast<std::size_t>(size) + 63) / 64;
-    if (bitmap.size() < words) bitmap.resize(words);
-    for (const std::vector<Index>& list : lists)
-      for (const Index index : list) bitmap[static_cast<std::size_t>(index) / 64] |= std::uint64_t{1} << (index % 64);
-    std::size_t found = 0;
-    for (std::size_t word = 0; word < words; ++word) found += static_cast<std::size_t>(std::popcount(bitmap[word]));
-    result.resize(found);
-    Index* out = result.data();
-    for (std::size_t word = 0; word < words; ++word) {
-      std::uint64_t bits = bitmap[word];
-      bitmap[word] = 0;
-      for (; bits != 0; bits &= bits - 1) *out++ = static_cast<Index>(word * 64) + std::countr_zero(bits);
+  Moments moments(std::span<const float> values) const override {
+    struct Tile {
+      std::array<double, kMomentSums> sums;
+      Index zeros;
+    };
+    std::vector<Tile> tiles((values.size() + kSumTile - 1) / kSumTile);
+    in_parts(values.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      for (; begin < end; begin += std::min(kSumTile, end - begin)) {
+        const std::size_t size = std::min(kSumTile, end - begin);
+        std::array<double, kMomentSums * kSumLanes> lanes{};
+        table_.moments(values.data() + begin, size, lanes.data());
+        Tile& tile = tiles[begin / kSumTile];
+        for (std::size_t sum = 0; sum < kMomentSums; ++sum) tile.sums[sum] = fold(lanes.data() + sum * kSumLanes);
+        tile.zeros = static_cast<Index>(table_.count(values.data() + begin, size, 0, 0));
+      }
+    });
+    Moments result;
+    result.elements = std::ssize(values);
+    for (const Tile& tile : tiles) {
+      result.zeros += tile.zeros;
+      result.sum += tile.sums[0];
+      result.sum_magnitudes += tile.sums[1];
+      result.sum_squares += tile.sums[2];
+      result.sum_log2 += tile.sums[3];
     }
     return result;
   }
 
-  void cast_half(std::span<float> values) const override { table_.cast_half(values.data(), values.size()); }
+  void block_maxima(std::span<const float> values, Index block, std::span<float> out) const override {
+    const std::size_t length = check_blocks(values, block, out);
+    in_parts(values.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      // The blocks that begin in this part.
+      for (std::size_t b = (begin + length - 1) / length; b * length < end; ++b)
+        out[b] = std::bit_cast<float>(table_.largest(values.data() + b * length, std::min(length, values.size() - b * length)));
+    });
+  }
+
+  std::vector<Index> unite(std::span<const std::vector<Index>> lists, Index size) const override {
+    const std::size_t filled = check_lists(lists, size), sum = total_size(lists);
+    std::vector<Index> result;
+    if (filled == 0) return result;
+    if (filled == 1) return *std::find_if(lists.begin(), lists.end(), [](const auto& list) { return !list.empty(); });
+    if (sorting_pays(sum, size)) {
+      result = joined_and_sorted(lists, sum, size);
+      result.erase(std::unique(result.begin(), result.end()), result.end());
+      return result;
+    }
+    const auto [words, found] = fill_bitmap(lists, size);
+    result.resize(found);
+    drain_bitmap(words, result.data());
+    return result;
+  }
+
+  std::vector<Index> unite_counted(std::span<const std::vector<Index>> lists, Index size, std::vector<std::int32_t>& multiplicities,
+                                   UniteMethod method) const override {
+    const std::size_t filled = check_lists(lists, size), sum = total_size(lists);
+    multiplicities.clear();
+    if (filled == 0) return {};
+    if (method == UniteMethod::automatic) {
+      method = !sorting_pays(sum, size) ? UniteMethod::bitmap : filled <= 2 ? UniteMethod::merge : UniteMethod::sort;
+    }
+    std::vector<Index> result;
+    if (method == UniteMethod::merge) {
+      const auto longer = [](const CountedList& a, const CountedList& b) { return a.indices.size() > b.indices.size(); };
+      std::vector<CountedList> heap;
+      for (const std::vector<Index>& list : lists)
+        if (!list.empty()) heap.push_back({list, std::vector<std::int32_t>(list.size(), 1)});
+      std::make_heap(heap.begin(), heap.end(), longer);
+      const auto shortest = [&] {
+        std::pop_heap(heap.begin(), heap.end(), longer);
+        CountedList list = std::move(heap.back());
+        heap.pop_back();
+        return list;
+      };
+      while (heap.size() > 1) {
+        const CountedList a = shortest(), b = shortest();
+        heap.push_back(merged(a, b));
+        std::push_heap(heap.begin(), heap.end(), longer);
+      }
+      multiplicities = std::move(heap.front().counts);
+      return std::move(heap.front().indices);
+    }
+    if (method == UniteMethod::sort) {
+      result = joined_and_sorted(lists, sum, size);
+      std::size_t kept = 0;
+      for (std::size_t i = 0, end = 0; i < result.size(); i = end) {
+        while (end < result.size() && result[end] == result[i]) ++end;
+        multiplicities.push_back(static_cast<std::int32_t>(end - i));
+        result[kept++] = result[i];
+      }
+      result.resize(kept);
+      return result;
+    }
+    const auto [words, found] = fill_bitmap(lists, size);
+    result.resize(found);
+    multiplicities.assign(found, 0);
+    const std::vector<std::uint64_t>& bitmap = workspace().bitmap;
+    std::vector<Index> before(words);  // bits set in earlier words
+    Index bits = 0;
+    for (std::size_t word = 0; word < words; ++word) before[word] = std::exchange(bits, bits + std::popcount(bitmap[word]));
+    for (const std::vector<Index>& list : lists)
+      for (const Index index : list) {
+        const auto word = static_cast<std::size_t>(index) / 64;
+        const std::uint64_t lower = bitmap[word] & ((std::uint64_t{1} << (index % 64)) - 1);
+        ++multiplicities[static_cast<std::size_t>(before[word] + std::popcount(lower))];
+      }
+    drain_bitmap(words, result.data());
+    return result;
+  }
+
+  void cast_half(std::span<float> values) const override {
+    in_parts(values.size(), [&](std::size_t, std::size_t begin, std::size_t end) { table_.cast_half(values.data() + begin, end - begin); });
+  }
 
  private:
   static constexpr std::size_t kSmall = 512;
   static constexpr std::size_t kRun = 16;  // elements of a sampled run: a cache line or two
 
   const CpuTable& table_;
+  std::size_t threads_;
+  std::string name_;
+
+  // work(part, begin, end) for parts of [0, size) that begin at multiples of kPartMultiple, each on a thread of its own, the first on this
+  // one. Threads are started for the call: a program that forks has none that would be missing in its children.
+  template <typename Work>
+  std::size_t in_parts(std::size_t size, const Work& work) const {
+    const std::size_t parts = std::clamp<std::size_t>(size / kLeastPart, 1, threads_);
+    if (parts == 1) {
+      work(std::size_t{0}, std::size_t{0}, size);
+      return 1;
+    }
+    const std::size_t step = (size / parts + kPartMultiple - 1) / kPartMultiple * kPartMultiple;
+    const auto run = [&](std::size_t part) {
+      work(part, std::min(size, part * step), part + 1 == parts ? size : std::min(size, (part + 1) * step));
+    };
+    std::vector<std::exception_ptr> errors(parts);
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t part = 1; part < parts; ++part)
+        others.emplace_back([&, part] {
+          try {
+            run(part);
+          } catch (...) {
+            errors[part] = std::current_exception();
+          }
+        });
+      try {
+        run(0);
+      } catch (...) {
+        errors[0] = std::current_exception();
+      }
+    }
+    for (const std::exception_ptr& error : errors)
+      if (error) std::rethrow_exception(error);
+    return parts;
+  }
 
   // False when the threshold selects nothing.
   static bool threshold_key(float threshold, Key& lowest) {
     if (std::isnan(threshold)) return false;
     lowest = threshold <= 0 ? 0 : key_of(threshold);
     return true;
+  }
+
+  // Appends first + position for what select(begin, size, offsets) picks from each block.
+  template <typename Select>
+  void select_blocks(std::size_t total, Index first, std::vector<Index>& indices, const Select& select) const {
+    const auto run = [&](std::size_t from, std::size_t to, std::vector<Index>& into) {
+      auto& offsets = workspace().offsets;
+      for (std::size_t begin = from; begin < to; begin += kBlock) {
+        const std::size_t found = select(begin, std::min(kBlock, to - begin), offsets.data());
+        const std::size_t old = into.size();
+        into.resize(old + found);
+        Index* const out = into.data() + old;
+        const Index base = first + static_cast<Index>(begin);
+        for (std::size_t i = 0; i < found; ++i) out[i] = base + static_cast<Index>(offsets[i]);
+      }
+    };
+    auto& others = workspace().selections;
+    if (others.size() < threads_) others.resize(threads_);
+    for (auto& list : others) list.clear();
+    in_parts(total, [&](std::size_t part, std::size_t begin, std::size_t end) { run(begin, end, part == 0 ? indices : others[part]); });
+    for (std::size_t part = 1; part < threads_; ++part) indices.insert(indices.end(), others[part].begin(), others[part].end());
   }
 
   // Keeps what is above the k-th key and the first `ties` of what equals it. Branch-free: `out` has one slot more than the result.
@@ -266,24 +582,30 @@ class CpuKernels final : public Kernels {
     }
   }
 
-  // The rank-th largest of values[0, size), rank from 1 to size. Reorders and overwrites the values.
-  Kth largest(float* values, std::size_t size, std::uint64_t rank) const {
+  // The rank-th largest of values[0, size), rank from 1 to size. `scratch` has room for size values and may be `values`, which are then
+  // overwritten.
+  Kth largest(const float* values, std::size_t size, std::uint64_t rank, float* scratch) const {
     Key prefix = 0;
+    const float* left = values;
     for (int digit = 0; digit < kDigits && size > 768; ++digit) {
       std::array<std::uint64_t, 2048> totals;
       histogram(
-          size, digit, [values](std::size_t i) { return key_of(values[i]); }, [](Key) { return true; }, totals);
+          size, digit, [left](std::size_t i) { return key_of(left[i]); }, [](Key) { return true; }, totals);
       const Key bin = bin_of_rank(totals, rank);
       const int shift = kShift[static_cast<std::size_t>(digit)];
       prefix |= bin << shift;
       if (digit == kDigits - 1) return {prefix, rank};
-      if (totals[bin] < size) size = copy_range(values, size, prefix, (Key{1} << shift) - 1, values);
+      if (totals[bin] < size) {
+        size = copy_range(left, size, prefix, (Key{1} << shift) - 1, scratch);
+        left = scratch;
+      }
     }
-    float* const nth = values + (rank - 1);
-    std::nth_element(values, nth, values + size, [](float a, float b) { return key_of(a) > key_of(b); });
+    if (left != scratch) std::copy_n(left, size, scratch);
+    float* const nth = scratch + (rank - 1);
+    std::nth_element(scratch, nth, scratch + size, [](float a, float b) { return key_of(a) > key_of(b); });
     const Key kth = key_of(*nth);
     std::uint64_t ties = 1;
-    for (const float* value = values; value != nth; ++value) ties += static_cast<std::uint64_t>(key_of(*value) == kth);
+    for (const float* value = scratch; value != nth; ++value) ties += static_cast<std::uint64_t>(key_of(*value) == kth);
     return {kth, ties};
   }
 
@@ -303,54 +625,119 @@ class CpuKernels final : public Kernels {
   void topk_of_small(std::span<const float> values, std::size_t wanted, Index first, Index* out) const {
     std::array<float, kSmall> scratch;
     std::copy(values.begin(), values.end(), scratch.begin());
-    Kth kth = largest(scratch.data(), values.size(), wanted);
+    Kth kth = largest(scratch.data(), values.size(), wanted, scratch.data());
     keep(
         values.size(), kth, [&](std::size_t i) { return key_of(values[i]); }, [&](std::size_t i) { return first + static_cast<Index>(i); },
         out);
   }
 
+  // All (magnitude, index) pairs, partially ordered by the standard library.
+  static void topk_by_order(std::span<const float> values, std::size_t wanted, Index first, Index* out) {
+    struct Entry {
+      Key key;
+      Index index;
+    };
+    std::vector<Entry> entries(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) entries[i] = {key_of(values[i]), static_cast<Index>(i)};
+    const auto end = entries.begin() + static_cast<std::ptrdiff_t>(wanted);
+    std::nth_element(entries.begin(), end - 1, entries.end(),
+                     [](const Entry& a, const Entry& b) { return a.key != b.key ? a.key > b.key : a.index < b.index; });
+    std::transform(entries.begin(), end, out, [first](const Entry& entry) { return first + entry.index; });
+    std::sort(out, out + wanted);
+  }
+
+  // Memory for more is not worth it; digits are counted instead.
+  static std::size_t most_candidates(std::size_t size, std::size_t wanted) { return wanted + wanted + size / 16 + kBlock; }
+
+  // One pass: select(begin, size, offsets) says what each block keeps, to workspace().candidates. After too many, `skip` does what is left
+  // to do for elements [begin, end).
+  template <typename Select, typename Skip>
+  void filter(std::size_t size, std::size_t most, const float* values, const Select& select, const Skip& skip) const {
+    auto& all = workspace().candidates;
+    if (all.size() < threads_) all.resize(threads_);
+    for (Candidates& one : all) {
+      one.size = 0;
+      one.of_block.clear();
+      one.overflow = false;
+    }
+    in_parts(size, [&](std::size_t part, std::size_t from, std::size_t to) {
+      Candidates& kept = all[part];
+      if (kept.values.size() < most + kBlock) {
+        kept.values.resize(most + kBlock);
+        kept.offsets.resize(most + kBlock + kSelectSlack);
+      }
+      kept.of_block.reserve((to - from + kBlock - 1) / kBlock);
+      for (std::size_t begin = from; begin < to; begin += kBlock) {
+        std::uint32_t* const offsets = kept.offsets.data() + kept.size;
+        const std::size_t found = select(begin, std::min(kBlock, to - begin), offsets);
+        const float* const block = values + begin;
+        float* const out = kept.values.data() + kept.size;
+        for (std::size_t i = 0; i < found; ++i) out[i] = block[offsets[i]];
+        kept.of_block.push_back(static_cast<std::uint32_t>(found));
+        kept.size += found;
+        if (kept.size > most) {
+          kept.overflow = true;
+          skip(begin + std::min(kBlock, to - begin), to);
+          return;
+        }
+      }
+    });
+  }
+
+  // The exact choice among what `filter` kept. False when it kept too few or too many.
+  bool topk_of_candidates(std::size_t size, std::size_t wanted, Index first, Index* out) const {
+    Workspace& space = workspace();
+    std::size_t total = 0;
+    for (const Candidates& one : space.candidates) {
+      if (one.overflow) return false;
+      total += one.size;
+    }
+    if (total < wanted || total > most_candidates(size, wanted)) return false;
+    Candidates& mine = space.candidates.front();
+    std::size_t joined = mine.size;
+    for (std::size_t part = 1; part < space.candidates.size(); ++part) {
+      const Candidates& other = space.candidates[part];
+      std::copy_n(other.values.data(), other.size, mine.values.data() + joined);
+      std::copy_n(other.offsets.data(), other.size, mine.offsets.data() + joined);
+      mine.of_block.insert(mine.of_block.end(), other.of_block.begin(), other.of_block.end());
+      joined += other.size;
+    }
+    if (space.scratch.size() < total) space.scratch.resize(most_candidates(size, wanted) + kBlock);
+    Kth kth = largest(mine.values.data(), total, wanted, space.scratch.data());
+    const float* values = mine.values.data();
+    const std::uint32_t* offsets = mine.offsets.data();
+    Index base = first;
+    for (const std::uint32_t found : mine.of_block) {
+      out = keep(
+          found, kth, [values](std::size_t i) { return key_of(values[i]); },
+          [base, offsets](std::size_t i) { return base + static_cast<Index>(offsets[i]); }, out);
+      values += found;
+      offsets += found;
+      base += static_cast<Index>(kBlock);
+    }
+    return true;
+  }
+
   // A lower bound on the k-th key from a sample, then one pass that keeps what reaches it, then the exact choice among those. False when
   // the sample was of no use: too few or too many candidates. So the sample decides the cost, never the result.
   bool topk_by_sample(std::span<const float> values, std::size_t wanted, Index first, Index* out) const {
-    const std::size_t size = values.size();
-    if (wanted > size / 4) return false;
-    Workspace& space = workspace();
-    const Key bound = sampled_bound(values, wanted);
+    const Key bound = sampled_bound(values, wanted, nullptr, 0);
     if (bound == 0) return false;
-    const std::size_t most = wanted + wanted + size / 16 + kBlock;
-    if (space.candidates.size() < most + kBlock) {
-      space.candidates.resize(most + kBlock);
-      space.positions.resize(most + kBlock);
-    }
-    std::size_t candidates = 0;
-    for (std::size_t begin = 0; begin < size; begin += kBlock) {
-      const float* const block = values.data() + begin;
-      const std::size_t found = table_.select(block, std::min(kBlock, size - begin), bound, kLargest - bound, space.offsets.data());
-      const Index base = first + static_cast<Index>(begin);
-      float* const kept = space.candidates.data() + candidates;
-      Index* const positions = space.positions.data() + candidates;
-      for (std::size_t i = 0; i < found; ++i) {
-        kept[i] = block[space.offsets[i]];
-        positions[i] = base + static_cast<Index>(space.offsets[i]);
-      }
-      candidates += found;
-      if (candidates > most) return false;
-    }
-    if (candidates < wanted) return false;
-    if (space.scratch.size() < candidates) space.scratch.resize(most + kBlock);
-    std::copy_n(space.candidates.data(), candidates, space.scratch.data());
-    Kth kth = largest(space.scratch.data(), candidates, wanted);
-    keep(
-        candidates, kth, [&](std::size_t i) { return key_of(space.candidates[i]); }, [&](std::size_t i) { return space.positions[i]; },
-        out);
-    return true;
+    filter(
+        values.size(), most_candidates(values.size(), wanted), values.data(),
+        [&](std::size_t begin, std::size_t count, std::uint32_t* offsets) {
+          return table_.select(values.data() + begin, count, bound, kLargest - bound, offsets);
+        },
+        [](std::size_t, std::size_t) {});
+    return topk_of_candidates(values.size(), wanted, first, out);
   }
 
   // A key that very likely at least `wanted` elements reach, and not many more: from runs of neighbours, one in each stratum of the vector,
   // at positions that depend on the size only. Four standard deviations of the estimate, which come from the spread of the runs' hits,
-  // since neighbours are alike. 0 when the sample is too small to say.
-  Key sampled_bound(std::span<const float> values, std::size_t wanted) const {
+  // since neighbours are alike. With a gradient, of the values after accumulation. 0 when the sample is too small to say.
+  Key sampled_bound(std::span<const float> values, std::size_t wanted, const float* gradient, float scale) const {
     const std::size_t size = values.size();
+    if (wanted > size / 4) return 0;
     // About what makes the work on the sample and on the candidates that a smaller one would let pass equal.
     const double n = static_cast<double>(size);
     const double balanced = std::max(2 * std::cbrt(static_cast<double>(wanted) * n), std::sqrt(6 * n));
@@ -360,12 +747,14 @@ class CpuKernels final : public Kernels {
     const std::size_t sampled = runs * kRun;
     if (space.scratch.size() < 2 * sampled) space.scratch.resize(2 * sampled);
     float* const sample = space.scratch.data();
-    for (std::size_t run = 0; run < runs; ++run)
-      std::copy_n(values.data() + (run * stratum + mix64(run) % (stratum - kRun + 1)), kRun, sample + run * kRun);
+    for (std::size_t run = 0; run < runs; ++run) {
+      const std::size_t place = run * stratum + mix64(run) % (stratum - kRun + 1);
+      std::copy_n(values.data() + place, kRun, sample + run * kRun);
+      if (gradient != nullptr) table_.accumulate(gradient + place, scale, sample + run * kRun, kRun);
+    }
     const double expected = static_cast<double>(wanted) * static_cast<double>(sampled) / n;
     float* const consumed = sample + sampled;
-    std::copy_n(sample, sampled, consumed);
-    const Key middle = largest(consumed, sampled, static_cast<std::uint64_t>(expected) + 1).key;
+    const Key middle = largest(sample, sampled, static_cast<std::uint64_t>(expected) + 1, consumed).key;
     double squares = 0;
     for (std::size_t run = 0; run < runs; ++run) {
       unsigned hits = 0;
@@ -374,7 +763,7 @@ class CpuKernels final : public Kernels {
     }
     const double rank = expected + 4 * std::sqrt(squares) + 4;
     if (rank >= static_cast<double>(sampled)) return 0;
-    return largest(sample, sampled, static_cast<std::uint64_t>(rank)).key;
+    return largest(sample, sampled, static_cast<std::uint64_t>(rank), consumed).key;
   }
 
   // Digit by digit, most significant first, reading all values for each digit until what shares the prefix is few.
@@ -397,7 +786,7 @@ class CpuKernels final : public Kernels {
       if (few > size / 4 + kBlock) continue;
       if (space.scratch.size() < few + kBlock) space.scratch.resize(few + kBlock);
       copy_range(values.data(), size, prefix, kLargest & ~known, space.scratch.data());
-      kth = largest(space.scratch.data(), few, rank);
+      kth = largest(space.scratch.data(), few, rank, space.scratch.data());
       break;
     }
     write_from(values, kth, wanted, first, out);
@@ -414,34 +803,125 @@ bool supported(const std::string& name) {
 }
 
 // Slowest first.
-const std::vector<const CpuKernels*>& back_ends() {
-  static const std::vector<const CpuKernels*> list = [] {
-    static const CpuKernels scalar(scalar_table());
-    std::vector<const CpuKernels*> found{&scalar};
+std::vector<const CpuTable*> tables() {
+  std::vector<const CpuTable*> found{&scalar_table()};
 #ifdef SPARSCALE_X86
-    static const CpuKernels avx2(avx2_table()), avx512(avx512_table());
-    for (const CpuKernels* wider : {&avx2, &avx512})
-      if (supported(wider->name())) found.push_back(wider);
+  for (const CpuTable* wider : {&avx2_table(), &avx512_table()})
+    if (supported(wider->name)) found.push_back(wider);
 #endif
-    return found;
-  }();
-  return list;
+  return found;
+}
+
+std::span<const float> segment(std::span<const float> values, std::span<const Index> offsets, std::size_t s) {
+  return values.subspan(static_cast<std::size_t>(offsets[s]), static_cast<std::size_t>(offsets[s + 1] - offsets[s]));
 }
 
 }  // namespace
 
-const Kernels& cpu_kernels(const std::string& name) {
-  if (name == "auto") return *back_ends().back();
-  for (const CpuKernels* kernels : back_ends())
-    if (kernels->name() == name) return *kernels;
+std::string topk_operation(TopkMethod method) {
+  switch (method) {
+    case TopkMethod::automatic:
+      return "topk";
+    case TopkMethod::sampled:
+      return "topk.sampled";
+    case TopkMethod::radix:
+      return "topk.radix";
+    case TopkMethod::sort:
+      return "topk.sort";
+  }
+  throw std::invalid_argument("top-k method");
+}
+
+// What a back-end does that has nothing better: the definitions.
+
+void Kernels::select_entries(std::span<const float> values, float threshold, Index first, std::vector<Index>& indices,
+                             std::vector<float>& selected) const {
+  const std::size_t old = indices.size(), old_values = selected.size();
+  threshold_select(values, threshold, first, indices);
+  selected.resize(old_values + indices.size() - old);
+  gather(values, std::span(indices).subspan(old), first, std::span(selected).subspan(old_values));
+}
+
+void Kernels::topk_segments(std::span<const float> values, std::span<const Index> offsets, std::span<const Index> ks, Index first,
+                            std::vector<Index>& indices) const {
+  check_offsets(offsets, ks.size(), values.size(), "topk_segments");
+  for (std::size_t s = 0; s < ks.size(); ++s) topk(segment(values, offsets, s), ks[s], first + offsets[s], indices);
+}
+
+void Kernels::accumulate_select(std::span<const float> gradient, float scale, std::span<float> accumulator, float threshold, Index first,
+                                std::vector<Index>& indices) const {
+  accumulate(gradient, scale, accumulator);
+  threshold_select(accumulator, threshold, first, indices);
+}
+
+void Kernels::accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,
+                              std::vector<Index>& indices) const {
+  accumulate(gradient, scale, accumulator);
+  topk(accumulator, k, first, indices);
+}
+
+float Kernels::sampled_threshold(std::span<const float> values, Index start, Index stride, Index samples, Index rank) const {
+  return cpu_kernels().sampled_threshold(values, start, stride, samples, rank);
+}
+
+void Kernels::scatter_add(std::span<float> values, std::span<const Index> indices, Index first, std::span<const float> in) const {
+  cpu_kernels().scatter_add(values, indices, first, in);
+}
+
+void Kernels::segment_norms(std::span<const float> values, std::span<const Index> offsets, std::span<double> out) const {
+  check_offsets(offsets, out.size(), values.size(), "segment_norms");
+  for (std::size_t s = 0; s < out.size(); ++s) out[s] = l2_norm(segment(values, offsets, s));
+}
+
+Moments Kernels::moments(std::span<const float> values) const { return cpu_kernels().moments(values); }
+
+void Kernels::segment_moments(std::span<const float> values, std::span<const Index> offsets, std::span<Moments> out) const {
+  check_offsets(offsets, out.size(), values.size(), "segment_moments");
+  for (std::size_t s = 0; s < out.size(); ++s) out[s] = moments(segment(values, offsets, s));
+}
+
+void Kernels::block_maxima(std::span<const float> values, Index block, std::span<float> out) const {
+  cpu_kernels().block_maxima(values, block, out);
+}
+
+std::vector<Index> Kernels::unite_counted(std::span<const std::vector<Index>> lists, Index size, std::vector<std::int32_t>& multiplicities,
+                                          UniteMethod method) const {
+  return cpu_kernels().unite_counted(lists, size, multiplicities, method);
+}
+
+std::vector<Index> random_indices(std::uint64_t key, Index size, Index k) {
+  if (k < 0 || k > size) throw std::invalid_argument("random_indices: 0 <= k <= size");
+  if (k == 0) return {};
+  const Permutation permutation = make_permutation(key, static_cast<std::uint64_t>(size));
+  std::vector<Index> indices(static_cast<std::size_t>(k));
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<Index>(permuted(permutation, i));
+  sort_indices(indices, size);
+  return indices;
+}
+
+const Kernels& cpu_kernels(const std::string& name, int threads) {
+  if (threads < 1 || threads > 1024) throw InputError("kernel threads", "1 to 1024", std::to_string(threads));
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int>, std::unique_ptr<CpuKernels>> made;
+  static const std::vector<const CpuTable*> known = tables();
+  const std::string wanted = name == "auto" ? known.back()->name : name;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<CpuKernels>& place = made[{wanted, threads}];
+  if (place) return *place;
+  for (const CpuTable* table : known)
+    if (table->name == wanted) {
+      place = std::make_unique<CpuKernels>(*table, threads);
+      return *place;
+    }
+  made.erase({wanted, threads});
   std::string names = "auto";
-  for (const std::string& known : cpu_kernel_names()) names += ", " + known;
+  for (const CpuTable* table : known) names += std::string(", ") + table->name;
   throw InputError("kernel back-end", "one of " + names, "\"" + name + "\"");
 }
 
 std::vector<std::string> cpu_kernel_names() {
   std::vector<std::string> names;
-  for (const CpuKernels* kernels : back_ends()) names.push_back(kernels->name());
+  for (const CpuTable* table : tables()) names.emplace_back(table->name);
   return names;
 }
 

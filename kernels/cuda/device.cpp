@@ -182,7 +182,7 @@ class CudaKernels final : public Kernels {
     });
   }
 
-  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices) const override {
+  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices, TopkMethod) const override {
     const auto size = static_cast<std::int64_t>(values.size());
     k = std::min(k, size);
     if (k <= 0) return;

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/fixed_sums.hpp"
+
 namespace sparscale::kernels::cuda {
 
 struct DeviceError : std::runtime_error {
@@ -19,8 +21,7 @@ inline void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) throw DeviceError(std::string("CUDA kernels: ") + what + ": " + cudaGetErrorString(code));
 }
 
-/// Elements of a tile of sum_squares, as on the CPU (the order of the sum is part of the result).
-constexpr std::int64_t kSumTile = 8192;
+constexpr std::int64_t kSumTile = static_cast<std::int64_t>(kernels::kSumTile);
 
 // elementwise.cu
 cudaError_t probe();  // cudaSuccess when this GPU can run the code
