@@ -8,6 +8,7 @@ mirror=${2:-http://deb.debian.org/debian}
 [ "$(id -u)" -eq 0 ] || { echo "check-bare.sh needs root for chroot" >&2; exit 2; }
 command -v debootstrap >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
 root=$(mktemp -d)
+chmod 755 "$root"  # the package manager fetches as a user of its own
 finish() {
   umount -l "$root/proc" "$root/dev" 2>/dev/null || true
   rm -rf --one-file-system "$root"
