@@ -21,7 +21,7 @@ sparscale_install_packages() {
 }
 
 # What builds and runs the program, and what its tests need besides.
-sparscale_build_packages=(g++ cmake ninja-build git ca-certificates libsimgrid-dev nlohmann-json3-dev libvalijson-dev libcli11-dev libssl-dev
+sparscale_build_packages=(g++ cmake ninja-build git ca-certificates libsimgrid-dev nlohmann-json3-dev libvalijson-dev libcli11-dev libssl-dev libboost-dev
   libbenchmark-dev python3 python3-numpy python3-matplotlib)
 sparscale_test_packages=(catch2 zlib1g-dev)
 
