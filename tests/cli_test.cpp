@@ -175,6 +175,9 @@ TEST_CASE("Replay refuses what it cannot do") {
   check_refused(run_program(base + "--workers 2 --density 0"), {"--density", "> 0 <= 1", "found 0"});
   check_refused(run_program(base + "--workers 2 --density 1.01"), {"--density", "found 1.01"});
   check_refused(run_program(base + "--workers two"), {"--workers"});
+  check_refused(run_program(base + "--workers 2 --seed -1"), {"--seed", "integer >= 0", "found -1"});
+  check_refused(run_program(base + "--workers 2 --set index_bytes=1e999"), {"--set/index_bytes", "1e999"});
+  check_refused(run_program(base + "--workers 2 --set 'index_bytes={\"a\":1,\"a\":2}'"), {"--set index_bytes", "twice"});
   check_refused(run_program(base + "--workers 2 --set index_bytes=5"), {"--set/index_bytes", "5"});
   check_refused(run_program(base + "--workers 2 --set index_bytes"), {"--set", "KEY=VALUE"});
   check_refused(run_program(base + "--workers 200 --expansion boot"), {"200"});
@@ -184,6 +187,8 @@ TEST_CASE("Replay refuses what it cannot do") {
 }
 
 TEST_CASE("Usage errors are one line and exit 2") {
+  check_refused(run_program("collective --platform crossbar-100g --workers 2000000000 --op all_gather --algorithm ring --bytes 1"),
+                {"workers", "at most 1048576", "found 2000000000"});
   check_refused(run_program(""), {"subcommand"});
   check_refused(run_program("fly"), {"fly"});
   check_refused(run_program("run"), {"experiment"});

@@ -14,6 +14,7 @@
 #include "base/files.hpp"
 #include "base/random.hpp"
 #include "sim/collective_command.hpp"
+#include "sim/network_backends.hpp"
 #include "tests/catch.hpp"
 
 using namespace sparscale;
@@ -265,6 +266,50 @@ TEST_CASE("The recurrence is used only where no two messages can meet") {
   CHECK(recurrence_is_exact(*make(Operation::all_gather, "ring", std::vector<std::uint64_t>(4, 8)), node));
   const auto hop = [](std::int64_t to, std::int64_t from) { return std::vector<Step>{step_of({{to, 8, 0, 1}}, {from})}; };
   CHECK_FALSE(recurrence_is_exact(Script({hop(2, 3), hop(3, 2), hop(1, 0), hop(0, 1)}), node));
+}
+
+TEST_CASE("Random programs: what the check calls exact is, and what it refuses can differ") {
+  // Messages in one random order; each worker's part of it is cut into steps of one message, or at random. No such program can
+  // wait for ever: the first message of the order that has not ended has both its ends in their step.
+  const auto random_program = [](std::size_t n, bool one_by_one, Random& random) {
+    std::vector<std::vector<Step>> workers(n);
+    // Few pairs, so that some programs leave every link to one sender or one receiver.
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    while (pairs.size() < 2 + n / 2) {
+      const auto from = static_cast<std::size_t>(random.below(n)), to = static_cast<std::size_t>(random.below(n));
+      if (from != to) pairs.emplace_back(from, to);
+    }
+    for (std::size_t message = 0; message < 6 * n; ++message) {
+      const auto [from, to] = pairs[static_cast<std::size_t>(random.below(pairs.size()))];
+      for (const std::size_t worker : {from, to})
+        if (workers[worker].empty() || one_by_one || random.below(4) > 0) workers[worker].emplace_back();
+      const auto peer_of_sender = static_cast<std::int64_t>(to);
+      workers[from].back().sends.push_back({peer_of_sender, random.below(3) == 0 ? 0 : random.below(3000000), 0, 1});
+      workers[to].back().receives.push_back(static_cast<std::int64_t>(from));
+    }
+    return Script(std::move(workers));
+  };
+  std::size_t exact = 0, different = 0;
+  for (const Platform& platform : {shipped("crossbar-100g"), nodes_of(2, 1), nodes_of(4, 2), shipped("nvlink8-ib")})
+    for (const std::size_t n : {3, 4, 6, 9})
+      for (std::uint64_t seed = 0; seed < 40; ++seed) {
+        Random random(stream_key(seed, "network test programs", {n}));
+        const Script program = random_program(n, seed % 2 == 0, random);
+        const platforms::Topology topology(platform, static_cast<std::int64_t>(n));
+        const auto simgrid = make_network("simgrid", platform, static_cast<std::int64_t>(n));
+        const auto recurrence = make_recurrence(topology);  // without the check
+        const auto start = skewed(n, seed, 1e-3);
+        const double error = difference(recurrence->time(program, start), simgrid->time(program, start));
+        INFO(platform.name << " n = " << n << " seed " << seed << ": " << error);
+        if (recurrence_is_exact(program, topology)) {
+          REQUIRE(error < 1e-12);
+          ++exact;
+        } else {
+          different += error > 1e-3 ? 1 : 0;
+        }
+      }
+  CHECK(exact >= 20);
+  CHECK(different >= 20);
 }
 
 TEST_CASE("Messages between two workers are matched in order, whenever they meet") {

@@ -32,6 +32,7 @@ void add_replay_command(CLI::App& program) {
     std::string trace, out;
     sim::ReplayOptions replay;
     std::vector<std::string> settings;
+    std::int64_t seed = 1;
     bool no_error_feedback = false, no_verify = false;
   };
   auto options = std::make_shared<Options>();
@@ -46,7 +47,7 @@ void add_replay_command(CLI::App& program) {
   command->add_option("--warmup", options->replay.warmup, "Iterations before the first recorded one (default 0)");
   command->add_option("--captured", options->replay.captured, "Use only the trace's first so many workers");
   command->add_option("--expansion", options->replay.expansion, "auto, captured, boot or hybrid (default auto)");
-  command->add_option("--seed", options->replay.seed, "Seed (default 1)");
+  command->add_option("--seed", options->seed, "Seed (default 1)");
   command->add_flag("--no-error-feedback", options->no_error_feedback, "The accumulator is the bare gradient");
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");
   command->add_flag("--hashes", options->replay.hashes, "Add SHA-256 of every selection to the records");
@@ -58,6 +59,8 @@ void add_replay_command(CLI::App& program) {
     if (!(replay.density > 0 && replay.density <= 1)) throw InputError("--density", "number > 0 <= 1", number_text(replay.density));
     if (replay.iterations < 0) throw InputError("--iterations", "integer >= 0", std::to_string(replay.iterations));
     if (replay.warmup < 0) throw InputError("--warmup", "integer >= 0", std::to_string(replay.warmup));
+    if (options->seed < 0) throw InputError("--seed", "integer >= 0", std::to_string(options->seed));
+    replay.seed = static_cast<std::uint64_t>(options->seed);
     replay.error_feedback = !options->no_error_feedback;
     const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
     replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");
