@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the figures of a result directory into RESULT_DIR/figures/: NAME.pdf, NAME.svg, NAME.png, NAME.csv (exactly what is drawn) and
-NAME.txt (the caption). Exit status: 0 done, 1 the figures could not be made, 2 wrong input or usage."""
+"""Draws the figures of a result directory into RESULT_DIR/figures/: NAME.pdf, NAME.svg, NAME.png, NAME.csv (exactly what is drawn),
+NAME.txt (the caption) and NAME.py (a script that draws it again from the CSV); and RESULT_DIR/tables/*.tex. Exit status: 0 done, 1 the figures could not be made, 2 wrong input or usage."""
 import argparse
 import csv
 import io
@@ -12,9 +12,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.dont_write_bytecode = True
 
 from analysis import results as result_files  # noqa: E402
-from analysis.figures import REGISTRY  # noqa: E402
+from analysis.figures import REGISTRY, NotApplicable  # noqa: E402
 
 FORMATS = ("pdf", "svg", "png")
+# The presets of analysis/style.py, which needs matplotlib.
+STYLES = ("single", "double", "ieee-single", "ieee-double", "acm-single", "acm-double")
 OLDEST_MATPLOTLIB = (3, 6)
 
 
@@ -42,7 +44,8 @@ def parse(arguments):
     parser.add_argument("directory", metavar="RESULT_DIR", nargs="?")
     parser.add_argument("--figure", metavar="NAME", action="append", choices=names, help="draw this figure only; may be repeated")
     parser.add_argument("--format", type=formats, default=list(FORMATS), help="pdf, svg, png or several joined by commas (default: all)")
-    parser.add_argument("--style", choices=("single", "double"), default="double", help="width: single column 3.3 in, double 7 in (default)")
+    parser.add_argument("--style", choices=STYLES, default="double",
+                        help="single column (3.3 in) or double (7 in, default), or the widths and fonts of IEEE or ACM: " + ", ".join(STYLES[2:]))
     parser.add_argument("--list", action="store_true", help="print the figures as JSON and end")
     options = parser.parse_args(arguments)
     if not options.list and options.directory is None:
@@ -95,14 +98,14 @@ def table(drawing):
 
 
 def save(drawing, name, directory, chosen):
-    from analysis import style
+    from analysis import standalone, style
 
     base = os.path.join(directory, name)
     written = []
     for one in chosen:
         replace(f"{base}.{one}", lambda path: style.save(drawing.figure, path, one))
         written.append(f"{base}.{one}")
-    for ending, data in (("csv", table(drawing)), ("txt", drawing.caption.encode())):
+    for ending, data in (("csv", table(drawing)), ("txt", drawing.caption.encode()), ("py", standalone.script(drawing, name).encode())):
         replace(f"{base}.{ending}", lambda path: write_bytes(path, data))
         written.append(f"{base}.{ending}")
     return written
@@ -115,21 +118,34 @@ def run(options):
     from analysis import files, style
 
     wanted = [entry for entry in REGISTRY if not options.figure or entry.name in options.figure]
-    written, empty = [], []
+    written, empty = [], {}
     for entry in wanted:
-        style.reset()
-        drawings = entry.draw(loaded, options.style)
-        if not drawings:
-            empty.append(entry.name)
+        style.reset(options.style)
+        try:
+            drawings = entry.draw(loaded, options.style)
+            if not drawings:
+                raise NotApplicable("rows of its metric group", "none")
+        except NotApplicable as reason:
+            empty[entry.name] = reason
             continue
         directory = os.path.join(options.directory, "figures")
         os.makedirs(directory, exist_ok=True)
         for drawing, name in zip(drawings, files.unique([drawing.name for drawing in drawings])):
             written += save(drawing, name, directory, options.format)
     if empty and (options.figure or not written):
-        raise result_files.InputError(loaded.table_file, "", f"rows for the figure {empty[0]}", "none")
-    for name in empty:
-        print(f"sparscale: {name}: nothing to draw in {loaded.table_file}", file=sys.stderr)
+        name, reason = next(iter(empty.items()))
+        raise result_files.InputError(loaded.table_file, "", f"{reason.expected} for the figure {name}", reason.found)
+    if not options.figure:
+        from analysis import latex
+
+        directory = os.path.join(options.directory, "tables")
+        for name, text in latex.tables(loaded):
+            os.makedirs(directory, exist_ok=True)
+            path = os.path.join(directory, name + ".tex")
+            replace(path, lambda temporary: write_bytes(temporary, text.encode()))
+            written.append(path)
+    for name, reason in empty.items():
+        print(f"sparscale: {name} is not drawn: it {reason}", file=sys.stderr)
     return written
 
 

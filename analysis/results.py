@@ -23,6 +23,8 @@ GROUPS = {
     "time": ("iteration_time_s_mean", "iteration_time_s_p05", "iteration_time_s_p95") + PHASES + ("speed_up",),
     "traffic": ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"),
 }
+# Columns that directories of earlier versions lack; their cells are empty then.
+OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (), "traffic": ()}
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
 # Columns that may be empty in a selection row: a run need not have a platform.
@@ -100,6 +102,7 @@ class Results:
     rows: tuple
     break_even: tuple
     warnings: tuple
+    _series: dict = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def table_file(self):
@@ -107,6 +110,16 @@ class Results:
 
     def group(self, name):
         return [row for row in self.rows if row.metric_group == name]
+
+    def has_series(self):
+        """Whether the files of the runs are there (a table may have been passed on without them)."""
+        return os.path.isdir(os.path.join(self.directory, "runs"))
+
+    def series(self, row, name):
+        """Values of a run's series, one for every recorded iteration, NaN where there is none. Errors: InputError."""
+        if row.run_id not in self._series:
+            self._series[row.run_id] = _read_series(os.path.join(self.directory, "runs", row.run_id + ".json"), row.iterations)
+        return self._series[row.run_id].get(name) or [math.nan] * row.iterations
 
 
 def canonical_parameters(text):
@@ -184,8 +197,8 @@ def _parse_row(path, line, cells):
         fail("validated", "true or false")
     keys["validated"] = cells["validated"] == "true"
     values = {}
-    for column in GROUPS[group]:
-        text = cells[column]
+    for column in GROUPS[group] + OPTIONAL[group]:
+        text = cells.get(column, "")
         try:
             value = _number(text) if text else math.nan
         except ValueError:
@@ -238,7 +251,8 @@ def _member(path, pointer, value, key, kinds, expected):
     return item
 
 
-def _read_summary(path):
+def read_object(path):
+    """A JSON file that holds an object. Errors: InputError."""
     try:
         value = json.loads(_read_text(path), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -247,6 +261,25 @@ def _read_summary(path):
         raise InputError(path, "", "JSON", str(error)) from None
     if not isinstance(value, dict):
         raise InputError(path, "", "a JSON object", shorten(value))
+    return value
+
+
+def _read_series(path, iterations):
+    """The series of a run by name, nulls as NaN; every one as long as the run has recorded iterations."""
+    series = _member(path, "", read_object(path), "series", dict, "an object")
+    for name, values in series.items():
+        pointer = f"/series/{name}"
+        if not isinstance(values, list) or len(values) != iterations:
+            raise InputError(path, pointer, f"a list of {iterations} numbers", shorten(values))
+        for index, value in enumerate(values):
+            if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > LARGEST):
+                raise InputError(path, f"{pointer}/{index}", "a number or null", shorten(value))
+        series[name] = [math.nan if value is None else float(value) for value in values]
+    return series
+
+
+def _read_summary(path):
+    value = read_object(path)
     if _member(path, "", value, "schema_version", int, "1") != 1:
         raise InputError(path, "/schema_version", "1", shorten(value["schema_version"]))
     entries = []

@@ -18,9 +18,14 @@ from matplotlib.colors import to_rgb  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
-WIDTH_IN = {"single": 3.3, "double": 7.0}
-TEXT_PT = 7.0
-LABEL_PT = 8.0
+# Width in inches, font, size of texts and of axis labels in points. IEEE's columns are 21 pc and 43 pc wide and set in Times, which STIX
+# resembles; ACM's (acmart, sigconf) are 241 pt and 506 pt wide. Fonts are those that matplotlib brings along.
+PRESETS = {"single": (3.3, "DejaVu Sans", 7.0, 8.0), "double": (7.0, "DejaVu Sans", 7.0, 8.0),
+           "ieee-single": (3.5, "STIXGeneral", 8.0, 9.0), "ieee-double": (7.16, "STIXGeneral", 8.0, 9.0),
+           "acm-single": (3.33, "DejaVu Sans", 7.0, 8.0), "acm-double": (7.0, "DejaVu Sans", 7.0, 8.0)}
+WIDTH_IN = {name: preset[0] for name, preset in PRESETS.items()}
+# Those of the preset that reset() was last called with.
+FONT, TEXT_PT, LABEL_PT = PRESETS["double"][1:]
 PNG_DPI = 300
 
 # Okabe and Ito, Color Universal Design (2008).
@@ -125,12 +130,20 @@ def fit(looks_, width_in):
     return result
 
 
-def reset():
-    """Sets every matplotlib parameter, so that a user's matplotlibrc changes nothing."""
+def wide(preset):
+    """Whether a preset is for both columns of a page."""
+    return preset.endswith("double")
+
+
+def reset(preset="double"):
+    """Sets every matplotlib parameter and the fonts of a preset, so that a user's matplotlibrc changes nothing."""
+    global FONT, TEXT_PT, LABEL_PT
+    FONT, TEXT_PT, LABEL_PT = PRESETS[preset][1:]
+    text_width.cache_clear()
     matplotlib.rcdefaults()
     matplotlib.rcParams.update({
         "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "sparscale",
-        "font.family": "DejaVu Sans", "mathtext.fontset": "dejavusans", "font.size": TEXT_PT,
+        "font.family": FONT, "mathtext.fontset": "dejavusans" if FONT == "DejaVu Sans" else "stix", "font.size": TEXT_PT,
         "axes.labelsize": LABEL_PT, "axes.titlesize": LABEL_PT, "xtick.labelsize": TEXT_PT, "ytick.labelsize": TEXT_PT,
         "legend.fontsize": TEXT_PT, "axes.linewidth": 0.6, "lines.linewidth": 1.1, "lines.markersize": 4.0,
         "hatch.linewidth": 0.5, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
@@ -158,8 +171,10 @@ class Sheet:
         self.height = self.top + height_in
         self.figure.set_size_inches(self.width, self.height)
         down = self.EDGE
+        self.legends = []  # (handles, columns, top) of every block, for the script that draws the figure again
         for block, (columns, height) in zip(blocks, sizes):
             self._legend(block, columns, 1 - down / self.height)
+            self.legends.append((self._by_row(block, columns), columns, 1 - down / self.height))
             down += height + self.BETWEEN
 
     def _legend(self, handles, columns, top):
@@ -252,7 +267,7 @@ def shade_beyond(axes, validated_up_to):
     """Shades the range of n in which expansion was never compared with captured workers."""
     if validated_up_to is not None:
         low, high = axes.get_xlim()
-        axes.axvspan(max(low, validated_up_to), high, facecolor=SHADE, edgecolor="none", zorder=0)
+        axes.axvspan(max(low, validated_up_to), high, facecolor=SHADE, edgecolor="none", zorder=0, gid="shade")
 
 
 _RANK = {"captured": 0, "projected": 1, "unvalidated": 2}
@@ -305,7 +320,7 @@ def captured_range(captured_workers):
 def text_width(label):
     """Width in inches of a label in the smallest size of text."""
     dpi = 720
-    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family="DejaVu Sans")))
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties(family=FONT)))
     font.set_size(TEXT_PT, dpi)
     font.set_text(label.replace(r"\$", "$"), 0.0)
     return font.get_width_height()[0] / 64 / dpi

@@ -22,6 +22,9 @@ int main(int argc, char** argv) {
   experiments::add_trace_command(program);
   experiments::add_measure_command(program);
   experiments::add_plot_command(program);
+  experiments::add_report_command(program);
+  experiments::add_compare_command(program);
+  experiments::add_answer_command(program);
   experiments::add_list_command(program);
   experiments::add_schema_command(program);
   try {

@@ -133,6 +133,7 @@ const std::vector<Column>& result_columns() {
       {"padding_p95", "selection", "95 % quantile over iterations"},
       {"threshold_mean", "selection", "mean over iterations and workers; empty when there is none"},
       {"residual_norm_mean", "selection", "L2 norm of the residual, mean over workers and iterations"},
+      {"energy_exchanged_mean", "selection", "share of the squared accumulator entries that the workers contributed, mean over iterations"},
       {"iteration_time_s_mean", "time", "one iteration"},
       {"iteration_time_s_p05", "time", "5 % quantile over iterations"},
       {"iteration_time_s_p95", "time", "95 % quantile over iterations"},
@@ -168,6 +169,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
       series[key].push_back(record.at(key).is_number() ? record.at(key).get<double>() : std::nan(""));
     series["threshold"].push_back(record.contains("threshold") ? mean_of(record.at("threshold")) : std::nan(""));
     series["residual_norm"].push_back(record.contains("residual_norm") ? mean_of(record.at("residual_norm")) : std::nan(""));
+    series["energy_exchanged"].push_back(record.contains("energy_exchanged") ? mean_of(record.at("energy_exchanged")) : std::nan(""));
   }
   std::set<std::string> networks;
   bool extrapolated = false;
@@ -244,6 +246,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   }
   selection["threshold_mean"] = average("threshold");
   selection["residual_norm_mean"] = average("residual_norm");
+  selection["energy_exchanged_mean"] = average("energy_exchanged");
 
   Json time;
   time["iteration_time_s_mean"] = average("iteration_time_s");

@@ -1,7 +1,7 @@
 """The figures, one module each, and the registry.
 
-A figure module has `draw(results, style)` with style "single" or "double". It returns a list of Drawing: one for every file that the
-experiment needs (none when the results hold nothing to draw). A new figure is a module and a line in REGISTRY.
+A figure module has `draw(results, style)` with a preset of analysis/style.py. It returns a list of Drawing: one for every file that the
+experiment needs (none when the results hold nothing to draw; NotApplicable says why). A new figure is a module and a line in REGISTRY.
 """
 import importlib
 from dataclasses import dataclass, field
@@ -18,14 +18,24 @@ class Entry:
         return importlib.import_module("analysis.figures." + self.name).draw(results, style)
 
 
+class NotApplicable(Exception):
+    """These results cannot make this figure: what it needs, and what there is instead."""
+
+    def __init__(self, expected, found):
+        super().__init__(f"needs {expected}, found {found}")
+        self.expected, self.found = expected, found
+
+
 @dataclass(frozen=True)
 class Drawing:
-    """`name` is the file name without its ending; `table` holds exactly what is drawn, one dict per point with the keys `columns`."""
+    """`name` is the file name without its ending; `table` holds exactly what is drawn, one dict per point with the keys `columns`.
+    `recipe` (panels, curves, legends) is what analysis/standalone.py needs for the script that draws the figure again from its CSV."""
     name: str
     figure: object
     columns: tuple
     table: list = field(repr=False)
     caption: str = field(repr=False)
+    recipe: dict = field(repr=False)
 
 
 REGISTRY = (
@@ -34,4 +44,11 @@ REGISTRY = (
           "Iteration time by phase, one stacked bar for every sparsifier at every number of workers n"),
     Entry("speed_up", "Speed-up and break-even",
           "Speed-up against the number of workers n, with the dense baselines and the break-even points"),
+    Entry("efficiency", "Scaling efficiency", "Speed-up over n against the number of workers n, with the dense baselines and the break-even points"),
+    Entry("padding", "Padding of the all-gather", "Padding n max k_i / sum k_i against the number of workers n and over the iterations"),
+    Entry("density_over_iterations", "Threshold and density over the iterations", "Selection threshold and actual density U/N in every recorded iteration"),
+    Entry("selection_time", "Selection time", "Time of the selection kernels against the number of workers n"),
+    Entry("traffic", "Traffic", "Bytes that a worker sends in an iteration against the number of workers n"),
+    Entry("energy_time", "Fidelity and time", "Share of the gradients' energy that is exchanged against the iteration time, with the Pareto front"),
+    Entry("winner_map", "Map of the fastest exchange", "Which exchange has the shortest iteration, over n and platforms or n and densities"),
 )

@@ -7,7 +7,7 @@ import math
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import caption, files, style
+from analysis import caption, files, standalone, style
 from analysis.figures import Drawing
 from analysis.results import PHASES, slices, varying
 
@@ -32,7 +32,7 @@ def draw(results, style_name):
     drawings = []
     for one in found:
         workers = one.workers()
-        per_page = 12 if style_name == "double" else 8
+        per_page = 12 if style.wide(style_name) else 8
         chunks = [workers[i:i + per_page] for i in range(0, len(workers), per_page)]
         for chunk in chunks:
             facets = dict(one.facets, workers=[chunk[0], chunk[-1]])
@@ -64,13 +64,14 @@ def _draw(one, workers, style_name, name):
 
     width = style.WIDTH_IN[style_name]
     left = 0.1 + max(style.text_width(look.label) for look in looks.values())
-    columns = min(len(workers), 4 if style_name == "double" else 2)
+    columns = min(len(workers), 4 if style.wide(style_name) else 2)
     gap, right, title, axis = 0.14, 0.14, 0.17, 0.2 if not shared else 0.06
     panel_width = (width - left - right - gap * (columns - 1)) / columns
     rows = math.ceil(len(workers) / columns)
     panel_height = BAR_IN * len(series_list) + 0.08
     step = title + panel_height + axis
     sheet = style.Sheet(style_name, rows * step + (0.38 if shared else 0.22), [phases, notes])
+    recipe, parts = [], [{"column": phase.replace("_time_s", ""), "colour": colour, "hatch": hatch} for phase, (colour, hatch) in zip(PHASES, FILLS)]
     for number, n in enumerate(workers):
         row, column = divmod(number, columns)
         axes = sheet.axes(left + column * (panel_width + gap), row * step + title, panel_width, panel_height)
@@ -101,9 +102,11 @@ def _draw(one, workers, style_name, name):
         axes.set_title(f"n = {n}, {words}", pad=2.5, fontsize=style.TEXT_PT)
         for spine in ("top", "right"):
             axes.spines[spine].set_visible(False)
+        recipe.append(standalone.panel(axes, {"panel": f"n = {n}"}, "bars", series=[list(series) for series in series_list], parts=parts))
     label = f"iteration time ({unit_name})" + ("" if shared else ", scales differ")
     sheet.figure.text((left + (width - left - right) / 2) / width, 0.05 / sheet.height, label, ha="center", va="bottom", fontsize=style.LABEL_PT)
-    return Drawing(name, sheet.figure, COLUMNS, _table(one, series_list, workers, factor, unit_name), _caption(one, workers, shared))
+    return Drawing(name, sheet.figure, COLUMNS, _table(one, series_list, workers, factor, unit_name), _caption(one, workers, shared),
+                   {"panels": recipe, "legends": sheet.legends})
 
 
 def _bar(axes, place, point, factor):

@@ -3,7 +3,7 @@ import math
 
 from matplotlib.lines import Line2D
 
-from analysis import caption, files, style
+from analysis import caption, files, standalone, style
 from analysis.figures import Drawing
 from analysis.results import slices, varying
 
@@ -122,7 +122,7 @@ def draw(results, style_name):
     found.sort(key=lambda one: -one.facets["density"])
     across = varying(found) if found else []
     drawings = []
-    for page, whole in files.pages(found, "density", 3 if style_name == "double" else 1):
+    for page, whole in files.pages(found, "density", 3 if style.wide(style_name) else 1):
         looks = style.fit(style.looks({series for one in page for series in one.sparse()}), style.WIDTH_IN[style_name] - 0.6)
         names = [key for key in across if key != "density" or not whole]
         facets = dict(page[0].facets, density=[one.facets["density"] for one in page])
@@ -137,7 +137,7 @@ def _draw(page, looks, style_name, name):
     tick_width = max(style.tick_width(*_range(page, panel)) for panel, _ in PANELS)
     left, right, bottom, gap = tick_width + 0.31, 0.08, 0.4, tick_width + 0.34
     width = style.WIDTH_IN[style_name]
-    side_by_side = len(page) == 1 and style_name == "double"
+    side_by_side = len(page) == 1 and style.wide(style_name)
     columns = 2 if side_by_side else len(page)
     across_gap = gap if side_by_side else 0.14
     panel_width = (width - left - right - across_gap * (columns - 1)) / columns
@@ -145,6 +145,7 @@ def _draw(page, looks, style_name, name):
     title = 0.2 if len(page) > 1 else 0.02
     down = 1 if side_by_side else 2
     sheet = style.Sheet(style_name, title + down * panel_height + (down - 1) * 0.12 + bottom, blocks)
+    recipe = []
     for row, (panel, label) in enumerate(PANELS):
         low, high = _range(page, panel)
         for column, one in enumerate(page):
@@ -165,6 +166,7 @@ def _draw(page, looks, style_name, name):
             for series, look in looks.items():
                 points = one.curves.get(series, ())
                 style.curve(axes, [(p.workers, p.mean(mean) if p.mean(mean) > 0 else math.nan, p.low(p05), p.high(p95), p.status) for p in points], look)
+            recipe.append(standalone.panel(axes, {"panel": panel, "density_wanted": one.facets["density"]}, x="workers", y="value", low="p05", high="p95"))
             if lowest_row:
                 axes.set_xlabel("workers n")
             if first_column:
@@ -174,4 +176,9 @@ def _draw(page, looks, style_name, name):
                 axes.tick_params(labelleft=False)
             if len(page) > 1 and row == 0:
                 axes.set_title(f"density {caption.number(one.facets['density'])}", pad=3)
-    return Drawing(name, sheet.figure, COLUMNS, _table(page), _caption(page, style.looks(looks)))
+    curves = standalone.series_curves(looks, curve="sparsifier") + [
+        standalone.curve({"curve": "no_build_up"}, colour="black", line=(0, (6, 2))), standalone.curve({"curve": "density_wanted"}, colour=BROWN),
+        standalone.curve({"curve": "bandwidth_break_even"}, colour=BROWN, line=BREAK_EVEN_LINE),
+        standalone.curve({"curve": "break_even_at_best"}, colour=BROWN, line="none", marker="o")]
+    return Drawing(name, sheet.figure, COLUMNS, _table(page), _caption(page, style.looks(looks)),
+                   {"panels": recipe, "curves": curves, "legends": sheet.legends})

@@ -3,7 +3,7 @@ import math
 
 from matplotlib.lines import Line2D
 
-from analysis import caption, files, style
+from analysis import caption, files, standalone, style
 from analysis.figures import Drawing
 from analysis.results import DENSE, slices, varying
 
@@ -19,14 +19,14 @@ def draw(results, style_name):
     found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))
     across = varying(found) if found else []
     drawings = []
-    for page, whole in files.pages(found, "platform", 3 if style_name == "double" else 1):
+    for page, whole in files.pages(found, "platform", 3 if style.wide(style_name) else 1):
         names = [key for key in across if key != "platform" or not whole]
         facets = dict(page[0].facets, platform=[one.facets["platform"] for one in page])
         drawings.append(_draw(results, page, style_name, files.name("speed_up", names, facets)))
     return drawings
 
 
-def _entries(results, one):
+def entries_of(results, one):
     """Break-even entries of a slice."""
     facets, seeds = one.facets, {row.seed for row in one.rows()}
     return [e for e in results.break_even if (e.platform, e.profile, e.all_gather) == (facets["platform"], facets["profile"], facets["all_gather"])
@@ -65,7 +65,7 @@ def on_curve(points, workers):
 def _draw(results, page, style_name, name):
     looks = style.fit(style.looks({series for one in page for series in one.curves}), 0.22 * style.WIDTH_IN[style_name] + 0.3)
     sparse = [series for series in looks if series[0] not in DENSE]
-    entries = {id(one): _entries(results, one) for one in page}
+    entries = {id(one): entries_of(results, one) for one in page}
     baselines = [b for b in DENSE if any(e.baseline == b for found in entries.values() for e in found)]
     statuses = {row.status for one in page for row in one.rows()}
     status = style.status_handles(statuses, page[0].facets["captured_workers"])
@@ -85,11 +85,12 @@ def _draw(results, page, style_name, name):
     values = [p.mean("speed_up") for one in page for points in one.curves.values() for p in points]
     ns = sorted({n for one in page for n in one.workers()})
     bounds = style.limits(values + [float(n) for n in ns], 1.15) or (0.5, 2.0)
-    table = []
+    table, recipe = [], []
     for column, one in enumerate(page):
         x = left + column * (panel_width + gap)
         axes = sheet.axes(x, title, panel_width, panel_height)
         _panel(axes, one, looks, ns, bounds, panel_width, not baselines, table)
+        recipe.append(standalone.panel(axes, {"panel": one.facets["platform"]}, x="workers", y="value"))
         axes.set_title(style.plain(one.facets["platform"]), pad=3)
         if column == 0:
             axes.set_ylabel("speed-up")
@@ -103,9 +104,15 @@ def _draw(results, page, style_name, name):
             below = sheet.axes(x, top, panel_width, strip)
             mine = [e for e in entries[id(one)] if e.baseline == baseline]
             _strip(below, one, mine, sparse, looks, ns, panel_width, number == len(baselines) - 1, column == 0, table)
+            recipe.append(standalone.panel(below, {"panel": one.facets["platform"], "baseline": baseline}, "ranges",
+                                           series=[[*series, standalone.to_hex(looks[series].colour)] for series in sparse]))
             below.set_title(f"bars: faster than {style.look(baseline).label}", fontsize=style.TEXT_PT, pad=2)
         (below if baselines else axes).set_xlabel("workers n")
-    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks)))
+    curves = standalone.series_curves(looks, curve="speed_up") + [
+        standalone.curve({"curve": "ideal"}, colour="black", line=(0, (6, 2))),
+        standalone.curve({"curve": "break_even", "baseline": "dense"}, colour="black", line="none", marker="*")]
+    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks)),
+                   {"panels": recipe, "curves": curves, "legends": sheet.legends})
 
 
 def _panel(axes, one, looks, ns, bounds, panel_width, labelled, table):

@@ -15,14 +15,17 @@ void add_collective_command(CLI::App& program);
 void add_measure_command(CLI::App& program);
 void add_trace_command(CLI::App& program);
 void add_plot_command(CLI::App& program);
+void add_report_command(CLI::App& program);
+void add_compare_command(CLI::App& program);
+void add_answer_command(CLI::App& program);
 void add_list_command(CLI::App& program);
 void add_schema_command(CLI::App& program);
 
 /// Writes data to stdout, or to a file (atomically) when `file` is not empty. Errors: RunError when stdout cannot take it.
 void write_output(const std::string& data, const std::string& file);
 
-/// Runs analysis/plot.py with an interpreter that has matplotlib. Returns its exit status; its output goes to ours. Errors: RunError when
-/// no such interpreter is found.
-int run_plot_program(const std::vector<std::string>& arguments);
+/// Runs a script of analysis/ with an interpreter that has matplotlib (when it draws) or is Python 3.9 or newer. Returns its exit status;
+/// its output goes to ours. Errors: RunError when no such interpreter is found.
+int run_analysis_program(const std::string& script, const std::vector<std::string>& arguments, bool draws);
 
 }  // namespace sparscale::experiments

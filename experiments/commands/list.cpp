@@ -96,7 +96,7 @@ void add_list_command(CLI::App& program) {
       ->check(CLI::IsMember({"sparsifiers", "collectives", "platforms", "profiles", "figures", "experiments", "traces", "columns"}));
   command->callback([what] {
     if (*what == "figures") {
-      if (const int status = run_plot_program({"--list"}); status != 0) throw CLI::RuntimeError(1);
+      if (const int status = run_analysis_program("plot.py", {"--list"}, false); status != 0) throw CLI::RuntimeError(1);
       return;
     }
     if (*what == "sparsifiers") write_output(list_sparsifiers(), "");

@@ -47,22 +47,24 @@ void write_output(const std::string& data, const std::string& file) {
     throw RunError(std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
-int run_plot_program(const std::vector<std::string>& arguments) {
+int run_analysis_program(const std::string& script, const std::vector<std::string>& arguments, bool draws) {
   // Which python3 comes first on the path says nothing about which one has matplotlib.
   std::vector<std::string> candidates;
   if (const char* set = std::getenv("SPARSCALE_PYTHON"); set != nullptr && *set != '\0')
     candidates = {set};
   else
     candidates = {"/usr/bin/python3", "python3", "/usr/local/bin/python3"};
+  const std::string needed = draws ? "import matplotlib, numpy" : "import sys; sys.exit(sys.version_info < (3, 9))";
   for (const std::string& python : candidates) {
-    if (run_program({python, "-c", "import matplotlib, numpy"}, true) != 0) continue;
-    std::vector<std::string> command = {python, (data_directory() / "analysis" / "plot.py").string()};
+    if (run_program({python, "-c", needed}, true) != 0) continue;
+    std::vector<std::string> command = {python, (data_directory() / "analysis" / script).string()};
     command.insert(command.end(), arguments.begin(), arguments.end());
     return run_program(command, false);
   }
   std::string tried;
   for (const std::string& python : candidates) tried += (tried.empty() ? "" : ", ") + python;
-  throw RunError("no Python with matplotlib and numpy among " + tried + "; install python3-matplotlib or set SPARSCALE_PYTHON");
+  throw RunError(draws ? "no Python with matplotlib and numpy among " + tried + "; install python3-matplotlib or set SPARSCALE_PYTHON"
+                       : "no Python 3.9 or newer among " + tried + "; install python3 or set SPARSCALE_PYTHON");
 }
 
 }  // namespace sparscale::experiments

@@ -290,12 +290,13 @@ class Looks(unittest.TestCase):
 
 class Files(DirectoryTest):
     def test_same_input_same_bytes(self):
-        first, second = (fixture.make(self.path(name), workers=(2, 16, 64, 128), platforms=("ethernet-10g",)) for name in ("a", "b"))
+        first, second = (fixture.make(self.path(name), workers=(2, 16, 128), platforms=("ethernet-10g",)) for name in ("a", "b"))
+        drawn = ("build_up", "breakdown", "speed_up", "energy_time")
         for directory, seed, zone in ((first, "1", "UTC"), (second, "2", "Asia/Tokyo")):
-            done = plot_process(directory, PYTHONHASHSEED=seed, TZ=zone, SOURCE_DATE_EPOCH="1" + seed)
+            done = plot_process(directory, *(word for name in drawn for word in ("--figure", name)), PYTHONHASHSEED=seed, TZ=zone, SOURCE_DATE_EPOCH="1" + seed)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
         names = sorted(os.listdir(os.path.join(first, "figures")))
-        self.assertEqual(names, sorted(f"{name}.{ending}" for name in ("build_up", "breakdown", "speed_up") for ending in ("pdf", "svg", "png", "csv", "txt")))
+        self.assertEqual(names, sorted(f"{name}.{ending}" for name in drawn for ending in ("pdf", "svg", "png", "csv", "txt", "py")))
         self.assertEqual(names, sorted(os.listdir(os.path.join(second, "figures"))))
         for name in names:
             with open(os.path.join(first, "figures", name), "rb") as a, open(os.path.join(second, "figures", name), "rb") as b:
@@ -312,8 +313,8 @@ class Files(DirectoryTest):
         directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",), sparsifiers=("topk",))
         status, out, err = plot(directory, "--figure", "speed_up", "--format", "svg", "--style", "single")
         self.assertEqual((status, err), (0, ""))
-        self.assertEqual(sorted(os.listdir(os.path.join(directory, "figures"))), ["speed_up.csv", "speed_up.svg", "speed_up.txt"])
-        self.assertEqual(out.split(), [os.path.join(directory, "figures", f"speed_up.{e}") for e in ("svg", "csv", "txt")])
+        self.assertEqual(sorted(os.listdir(os.path.join(directory, "figures"))), ["speed_up.csv", "speed_up.py", "speed_up.svg", "speed_up.txt"])
+        self.assertEqual(out.split(), [os.path.join(directory, "figures", f"speed_up.{e}") for e in ("svg", "csv", "txt", "py")])
 
     def test_captions_name_everything(self):
         directory = fixture.make(self.path("r"))
@@ -332,7 +333,8 @@ class Files(DirectoryTest):
         done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         figures = json.loads(done.stdout)
-        self.assertEqual([f["name"] for f in figures], ["build_up", "breakdown", "speed_up"])
+        self.assertEqual([f["name"] for f in figures][:3], ["build_up", "breakdown", "speed_up"])
+        self.assertEqual(len(figures), 10)
         self.assertTrue(all(set(f) == {"name", "title", "description"} and all(f.values()) for f in figures))
 
     def test_without_matplotlib_one_line(self):

@@ -9,7 +9,7 @@ KEYS = ["run_id", "metric_group", "trace", "sparsifier", "parameters", "density"
         "platform", "profile", "network", "all_gather", "all_reduce", "broadcast", "seed", "counts_origin", "kernel_times_origin", "compute_times_origin", "iterations", "warmup_iterations"]
 SELECTION = ["target_k", "selected_sum_mean", "selected_max_mean", "union_mean", "actual_density_mean", "actual_density_p05",
              "actual_density_p95", "build_up_mean", "build_up_p05", "build_up_p95", "build_up_calibrated_mean", "padding_mean",
-             "padding_p05", "padding_p95", "threshold_mean", "residual_norm_mean"]
+             "padding_p05", "padding_p95", "threshold_mean", "residual_norm_mean", "energy_exchanged_mean"]
 TIME = ["iteration_time_s_mean", "iteration_time_s_p05", "iteration_time_s_p95", "forward_backward_time_s", "selection_time_s",
         "index_exchange_time_s", "value_exchange_time_s", "other_time_s", "speed_up"]
 TRAFFIC = ["bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"]
@@ -55,10 +55,10 @@ def phases(sparsifier, density, n, platform, seed):
 
 def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PLATFORMS), densities=(0.01,), seeds=(1,), captured_workers=16,
          validated_up_to=64, profiles=("a100-cuda",), parameters=None, dense=("dense", "dense_fp16"), groups=("selection", "time", "traffic"),
-         change=None, break_even=True):
+         change=None, break_even=True, runs=False):
     """Writes results.csv and summary.json; `change(row)` may alter every row (a dict of texts), or drop it by returning None.
 
-    `parameters` maps a sparsifier to a list of parameter texts."""
+    `parameters` maps a sparsifier to a list of parameter texts; `runs` also writes runs/<run_id>.json with the series."""
     os.makedirs(directory, exist_ok=True)
     rows, totals = [], {}
     for platform in platforms:
@@ -86,6 +86,8 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
                                     if group == "time":
                                         totals[platform, profile, density, seed, sparsifier, text, n] = float(row["iteration_time_s_mean"])
                                     row = change(row) if change else row
+                                    if runs and row is not None and group == "selection":
+                                        write_run(directory, row)
                                     if row is not None:
                                         rows.append(row)
     with open(os.path.join(directory, "results.csv"), "w", newline="", encoding="utf-8") as file:
@@ -101,6 +103,17 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
     return directory
 
 
+def write_run(directory, row):
+    """A run's series: every quantity wobbles around its mean."""
+    os.makedirs(os.path.join(directory, "runs"), exist_ok=True)
+    series = {}
+    for name, column in (("padding", "padding_mean"), ("density", "actual_density_mean"), ("threshold", "threshold_mean")):
+        dense = name == "threshold" and row["sparsifier"].startswith("dense")
+        series[name] = [None if dense else float(row[column]) * (1 + 0.05 * math.sin(i + len(row["sparsifier"]))) for i in range(row["iterations"])]
+    with open(os.path.join(directory, "runs", row["run_id"] + ".json"), "w", encoding="utf-8") as file:
+        json.dump({"schema_version": 1, "run_id": row["run_id"], "series": series}, file)
+
+
 def numbers(group, sparsifier, density, n, platform, seed, text, dense, projected):
     scale = 1.25 if text != "{}" else 1.0
     if group == "selection":
@@ -111,7 +124,8 @@ def numbers(group, sparsifier, density, n, platform, seed, text, dense, projecte
             up, low, high = up * scale, low * scale, high * scale
         values = {"target_k": k, "selected_sum_mean": largest * n / padding, "selected_max_mean": largest, "union_mean": up * k,
                   "build_up_mean": up, "build_up_p05": low, "build_up_p95": high, "padding_mean": padding, "padding_p05": padding * 0.95,
-                  "padding_p95": padding * 1.08, "threshold_mean": 0.0125, "residual_norm_mean": 1.75}
+                  "padding_p95": padding * 1.08, "threshold_mean": 0.0125, "residual_norm_mean": 1.75,
+                  "energy_exchanged_mean": 1.0 if sparsifier in dense else min(1.0, up * k / GRADIENTS * (4 + len(sparsifier)))}
         values.update({f"actual_density_{q}": values[f"build_up_{q}"] * k / GRADIENTS for q in ("mean", "p05", "p95")})
         if projected:
             values["build_up_calibrated_mean"] = up * 1.03

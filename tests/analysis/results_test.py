@@ -149,10 +149,12 @@ class WrongInput(DirectoryTest):
 
     def test_figure_without_rows(self):
         fixture.make(self.results, workers=(2, 4), platforms=("hdr-nvlink",), groups=("selection", "traffic"))
-        self.refuse(self.table, "", "rows for the figure speed_up", "none", "--figure", "speed_up")
+        self.refuse(self.table, "", "rows of its metric group for the figure speed_up", "none", "--figure", "speed_up")
         status, out, err = plot(self.results, "--format", "png")
-        self.assertEqual((status, len(out.split())), (0, 3))
-        self.assertEqual(err, "".join(f"sparscale: {name}: nothing to draw in {self.table}\n" for name in ("breakdown", "speed_up")))
+        self.assertEqual((status, len(out.split())), (0, 3 * 4))
+        skipped = [line.split(" is not drawn: it needs ")[0] for line in err.splitlines()]
+        self.assertEqual(skipped, [f"sparscale: {name}" for name in ("breakdown", "speed_up", "efficiency", "density_over_iterations", "selection_time",
+                                                                      "energy_time", "winner_map")])
 
     def test_usage(self):
         for arguments in ((), (self.results, "--figure", "pie"), (self.results, "--format", "pdf,gif"), (self.results, "--style", "wide"), (self.results, "--what")):

@@ -46,7 +46,7 @@ def drawings(directory, name, style_name):
     from analysis import results, style
     from analysis.figures import REGISTRY
 
-    style.reset()
+    style.reset(style_name)
     return next(entry for entry in REGISTRY if entry.name == name).draw(results.load(directory), style_name)
 
 
@@ -81,10 +81,10 @@ SLACK_IN = 0.005  # rounding of text boxes
 class LegibilityTest(DirectoryTest):
     """No text is cut off, lies on another or is smaller than 7 pt, in both widths."""
 
-    def check_texts(self, directory, names=("build_up", "breakdown", "speed_up")):
+    def check_texts(self, directory, names=("build_up", "breakdown", "speed_up"), styles=(("double", 7.0), ("single", 3.3))):
         checked = 0
         for name in names:
-            for style_name, width in (("double", 7.0), ("single", 3.3)):
+            for style_name, width in styles:
                 for drawing in drawings(directory, name, style_name):
                     found, size = texts(drawing.figure)
                     self.assertEqual(size[0], width)
