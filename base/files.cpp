@@ -57,31 +57,48 @@ std::string read_file(const std::filesystem::path& file) {
   return content;
 }
 
-void write_file_atomic(const std::filesystem::path& file, std::string_view content) {
+bool path_exists(const std::filesystem::path& path) noexcept {
   std::error_code code;
+  return std::filesystem::exists(path, code);
+}
+
+void write_file_atomic(const std::filesystem::path& path, std::string_view content) {
+  std::error_code code;
+  const std::filesystem::file_status status = std::filesystem::status(path, code);
+  // A rename would put a file in the place of a device.
+  const bool directly = std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status);
+  std::filesystem::path file = path;
+  constexpr int most_links = 40;
+  for (int link = 0; !directly && std::filesystem::is_symlink(file, code); ++link) {
+    const std::filesystem::path target = std::filesystem::read_symlink(file, code);
+    if (code || link == most_links)
+      throw RunError("cannot write " + path.string() + ": " + (code ? code.message() : "too many symbolic links"));
+    file = file.parent_path() / target;  // an absolute target stands alone
+  }
+  code.clear();
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), code);
   if (code) throw RunError("cannot create " + file.parent_path().string() + ": " + code.message());
-  const std::filesystem::path temporary = file.string() + ".tmp." + std::to_string(::getpid());
-  const int handle = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const std::filesystem::path temporary = directly ? file : std::filesystem::path(file.string() + ".tmp." + std::to_string(::getpid()));
+  const int handle = ::open(temporary.c_str(), directly ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (handle < 0) cannot_write(file);
+  const auto give_up = [&](bool is_open) {
+    const int reason = errno;
+    if (is_open) ::close(handle);
+    if (!directly) ::unlink(temporary.c_str());
+    errno = reason;
+    cannot_write(file);
+  };
   while (!content.empty()) {
     const ssize_t written = ::write(handle, content.data(), content.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      const int reason = errno;
-      ::close(handle);
-      ::unlink(temporary.c_str());
-      errno = reason;
-      cannot_write(file);
+      give_up(true);
     }
     content.remove_prefix(static_cast<std::size_t>(written));
   }
-  if (::fsync(handle) != 0 || ::close(handle) != 0 || ::rename(temporary.c_str(), file.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary.c_str());
-    errno = reason;
-    cannot_write(file);
-  }
+  if (!directly && ::fsync(handle) != 0) give_up(true);
+  if (::close(handle) != 0) give_up(false);
+  if (!directly && ::rename(temporary.c_str(), file.c_str()) != 0) give_up(false);
 }
 
 std::string sha256_hex(std::string_view bytes) {

@@ -12,8 +12,12 @@ namespace sparscale {
 /// The whole file. Errors: InputError naming the file when it cannot be opened or read.
 std::string read_file(const std::filesystem::path& file);
 
-/// Writes to a temporary name in the same folder, flushes, renames: readers see the old file or the new one, never half.
-/// Creates missing parent folders. Errors: RunError.
+/// Whether there is a file or folder. What cannot be looked at (no permission, a name that is too long) is not there.
+bool path_exists(const std::filesystem::path& path) noexcept;
+
+/// Writes to a temporary name in the same folder, flushes, renames: readers see the old file or the new one, never half. A symbolic link
+/// stays and its target is written; a device or pipe (/dev/stdout) takes the bytes directly. Creates missing parent folders.
+/// Errors: RunError.
 void write_file_atomic(const std::filesystem::path& file, std::string_view content);
 
 /// SHA-256, lower-case hexadecimal.

@@ -20,33 +20,59 @@ namespace {
 // Writing and validating recurse, so that a document of brackets would overflow the stack.
 constexpr int deepest_nesting = 500;
 
-// A key that stands twice in one object would silently lose a value.
-class DuplicateKeys {
+std::string pointer_of(const std::vector<std::string>& path) {
+  Json::json_pointer pointer;
+  for (const std::string& part : path) pointer.push_back(part);
+  const std::string text = pointer.to_string();
+  return text.empty() ? "/" : text;
+}
+
+// Follows the parser: where it is, and whether a key stands twice in one object, which would silently lose a value.
+class ParserPlace {
  public:
-  explicit DuplicateKeys(const std::string& name) : name_(name) {}
+  explicit ParserPlace(const std::string& name) : name_(name) {}
   bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
     if (depth > deepest_nesting)
       throw InputError(name_, "", "JSON nested at most " + std::to_string(deepest_nesting) + " deep", "deeper nesting");
     switch (event) {
       case Json::parse_event_t::object_start:
-        open_.emplace_back();
+        open_.push_back({});
         break;
-      case Json::parse_event_t::object_end:
-        open_.pop_back();
+      case Json::parse_event_t::array_start:
+        open_.push_back({true, 0, {}, {}});
         break;
       case Json::parse_event_t::key:
-        if (!open_.back().insert(parsed.get<std::string>()).second && duplicate_.empty()) duplicate_ = parsed.get<std::string>();
+        open_.back().key = parsed.get<std::string>();
+        if (!open_.back().keys.insert(open_.back().key).second && duplicate_.empty()) duplicate_ = pointer();
         break;
-      default:
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        open_.pop_back();
+        [[fallthrough]];
+      case Json::parse_event_t::value:
+        if (!open_.empty()) ++open_.back().index;
         break;
     }
     return true;
   }
+  /// JSON pointer of the value that is being read.
+  std::string pointer() const {
+    std::vector<std::string> path;
+    for (const Level& level : open_) path.push_back(level.is_array ? std::to_string(level.index) : level.key);
+    return pointer_of(path);
+  }
+  /// JSON pointer of the first key that stands twice; empty when none does.
   const std::string& duplicate() const { return duplicate_; }
 
  private:
+  struct Level {
+    bool is_array = false;
+    std::size_t index = 0;  // of an array
+    std::string key;        // of an object
+    std::set<std::string> keys;
+  };
   const std::string& name_;
-  std::vector<std::set<std::string>> open_;
+  std::vector<Level> open_;
   std::string duplicate_;
 };
 
@@ -119,16 +145,10 @@ std::string describe(const Json& schema, const Json& root) {
   if (node.contains("exclusiveMaximum")) text += " < " + node.at("exclusiveMaximum").dump();
   if (node.contains("maximum")) text += " <= " + node.at("maximum").dump();
   if (node.value("minLength", 0) > 0) text += " that is not empty";
+  if (node.contains("maxLength")) text += " of at most " + node.at("maxLength").dump() + " characters";
   if (node.value("minItems", 0) > 0) text += " with at least " + node.at("minItems").dump() + " element(s)";
   if (node.contains("pattern")) text += " matching " + node.at("pattern").get<std::string>();
   return text;
-}
-
-std::string pointer_of(const std::vector<std::string>& path) {
-  Json::json_pointer pointer;
-  for (const std::string& part : path) pointer.push_back(part);
-  const std::string text = pointer.to_string();
-  return text.empty() ? "/" : text;
 }
 
 // Where a document first leaves its schema: valijson says that it does, this walk says where in the user's terms.
@@ -163,11 +183,11 @@ struct Violation {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
-  DuplicateKeys keys(name);
+  ParserPlace place(name);
   Json document;
   try {
     document = Json::parse(text.begin(), text.end(),
-                           [&keys](int depth, Json::parse_event_t event, Json& parsed) { return keys(depth, event, parsed); });
+                           [&place](int depth, Json::parse_event_t event, Json& parsed) { return place(depth, event, parsed); });
   } catch (const Json::parse_error& error) {
     std::string reason = error.what();
     const auto colon = reason.find("syntax error");
@@ -175,10 +195,10 @@ Json parse_json(std::string_view text, const std::string& name) {
     throw InputError(name, "byte " + std::to_string(error.byte), "JSON", reason);
   } catch (const Json::out_of_range& error) {
     const std::string reason = error.what();
-    throw InputError(name, "", "numbers that a double can hold",
+    throw InputError(name, place.pointer(), "numbers that a double can hold",
                      reason.substr(reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2));
   }
-  if (!keys.duplicate().empty()) throw InputError(name, keys.duplicate(), "each key once in an object", "this key twice");
+  if (!place.duplicate().empty()) throw InputError(name, place.duplicate(), "each key once in an object", "this key twice");
   return document;
 }
 

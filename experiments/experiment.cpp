@@ -56,13 +56,22 @@ fs::path resolve_file(const std::string& value, const fs::path& folder) {
 
 bool is_path(const std::string& value) { return value.find('/') != std::string::npos || value.ends_with(".json"); }
 
+bool is_utf8(const Json& text) {
+  try {
+    text.dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 std::string short_hash(const Json& identity) { return sha256_hex(identity.dump()).substr(0, 16); }
 
 std::vector<std::string> names_in(const fs::path& folder, bool directories, const std::string& extension) {
   std::vector<std::string> names;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
-    if (directories ? fs::exists(entry.path() / "trace.json")
+    if (directories ? path_exists(entry.path() / "trace.json")
                     : entry.path().extension() == extension && !entry.path().stem().string().ends_with(".schema"))
       names.push_back(directories ? entry.path().filename().string() : entry.path().stem().string());
   }
@@ -166,6 +175,8 @@ void compute_times(const Json& document, const traces::Trace& trace, const std::
   const traces::TraceInfo& info = trace.info();
   if (!info.forward_time_s || !info.backward_time_s)
     throw InputError(file, "/compute", "forward and backward times, since the trace " + info.name + " has none", "no such key");
+  if (!(*info.forward_time_s + *info.backward_time_s > 0))
+    throw InputError(file, "/compute", "forward and backward times, since those of the trace " + info.name + " are 0", "no such key");
   run.timeline.forward_time_s = *info.forward_time_s;
   run.timeline.backward_time_s = *info.backward_time_s;
   run.compute_origin =
@@ -185,16 +196,20 @@ std::vector<std::string> experiment_names() { return names_in(data_directory() /
 fs::path find_trace(const std::string& name_or_path, const fs::path& base) {
   const fs::path sample = data_directory() / "traces" / "samples" / name_or_path;
   const fs::path path = resolve_file(name_or_path, base);
-  if (fs::exists(path / "trace.json")) return path;
-  if (!is_path(name_or_path) && fs::exists(sample / "trace.json")) return sample;
+  if (path_exists(path / "trace.json")) return path;
+  if (!is_path(name_or_path) && path_exists(sample / "trace.json")) return sample;
+  std::error_code code;
+  const bool is_there = fs::exists(path, code);
   throw InputError(path.string(), "", "a trace directory with trace.json, or one of the samples " + join(sample_trace_names()),
-                   fs::exists(path) ? "no trace.json in it" : "no such directory");
+                   is_there ? "no trace.json in it"
+                   : code   ? code.message()
+                            : "no such directory");
 }
 
 fs::path find_experiment(const std::string& name_or_path) {
-  if (fs::exists(name_or_path) || is_path(name_or_path)) return name_or_path;
+  if (path_exists(name_or_path) || is_path(name_or_path)) return name_or_path;
   const fs::path ready_made = data_directory() / "experiments" / (name_or_path + ".json");
-  if (fs::exists(ready_made)) return ready_made;
+  if (path_exists(ready_made)) return ready_made;
   throw InputError(name_or_path, "", "an experiment file, or one of the ready-made " + join(experiment_names()), "no such file");
 }
 
@@ -226,6 +241,8 @@ Experiment Experiment::load(const fs::path& path) {
       const fs::path found = at_pointer(value, [&] { return find_path(name); });
       // Names of shipped data stay names, so that an effective experiment can be used elsewhere; files become absolute.
       if (is_path(name) || found == resolve_file(name, folder)) value.value = fs::absolute(found).lexically_normal().string();
+      if (!is_utf8(value.value))
+        throw InputError(file, value.pointer, "a file whose path is UTF-8, as it must stand in JSON", brief(value.value));
       files.emplace(value.value.get<std::string>(), found);
       written.push_back(value.value);
     }
@@ -246,6 +263,31 @@ Experiment Experiment::load(const fs::path& path) {
          return kernels::find_profile(is_path(text) ? resolve_file(text, folder).string() : text);
        }))
     experiment.profiles.emplace(name, kernels::Profile::load(found));
+
+  // Results go by the names inside these files: two different ones of one name could not be told apart.
+  const auto check_names = [&](const std::string& key, const auto& name_and_sum) {
+    std::map<std::string, std::pair<std::string, std::string>> seen;  // name -> SHA-256, where
+    for (const AxisValue& value : axis(document, key)) {
+      const auto [name, sum] = name_and_sum(value.value.get<std::string>());
+      const auto& first = seen.try_emplace(name, sum, value.value.get<std::string>()).first->second;
+      if (first.first != sum)
+        throw InputError(file, value.pointer, "a " + key + " with a name of its own in it (results go by it)",
+                         '"' + name + "\", which " + first.second + " has too");
+    }
+  };
+  using NameAndSum = std::pair<std::string, std::string>;
+  check_names("trace", [&](const std::string& at) {
+    return NameAndSum(experiment.traces.at(at).info().name, experiment.traces.at(at).content_sha256());
+  });
+  check_names("platform",
+              [&](const std::string& at) { return NameAndSum(experiment.platforms.at(at).name, experiment.platforms.at(at).sha256); });
+  check_names("profile", [&](const std::string& at) {
+    return NameAndSum(experiment.profiles.at(at).name(), experiment.profiles.at(at).content_sha256());
+  });
+  if (document.at("lr_in_accumulator").get<bool>())
+    for (const auto& [name, trace] : experiment.traces)
+      if (trace.info().learning_rate.empty())
+        throw InputError(file, "/lr_in_accumulator", "false, as the trace " + trace.info().name + " has no learning_rate", "true");
 
   for (const auto& [key, operation] :
        {std::pair{"all_gather", sim::Operation::all_gather}, std::pair{"all_reduce", sim::Operation::all_reduce},
@@ -305,6 +347,7 @@ Experiment Experiment::load(const fs::path& path) {
     const auto text = [&](const char* key) { return point.at(key).value.get<std::string>(); };
     run.platform = text("platform");
     run.profile = text("profile");
+    at_pointer(point.at("workers"), [&] { experiment.platforms.at(run.platform).check_workers(options.workers); });
     compute_times(document, trace, file, run);
     run.timeline.extrapolate_profile = document.at("extrapolate_profile").get<bool>();
     run.timeline.collectives.all_gather = text("all_gather");

@@ -1,14 +1,42 @@
 // sparscale: the command line. Exit 0 done, 1 a run failed, 2 bad input or usage.
+#include <fcntl.h>
+
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <string>
 
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
 
+namespace {
+
+// With a standard stream closed, the next file opened would take its place and messages would end up in results.
+void keep_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream)
+    if (::fcntl(stream, F_GETFD) == -1) {
+      // Opened so that using it stays an error. The lowest free number is this one.
+      if (::open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY) != stream) std::_Exit(1);
+    }
+}
+
+// An empty value is nearly always a shell variable that was not set; it must not stand for a default.
+void refuse_empty_values(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.empty()) throw sparscale::InputError(i > 1 ? argv[i - 1] : "sparscale", "a value that is not empty", "an empty one");
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1)
+      throw sparscale::InputError(argument.substr(0, argument.size() - 1), "a value that is not empty", "an empty one");
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace sparscale;
+  keep_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is reported as a write error
   CLI::App program{
       "How a gradient sparsifier scales, before anyone rents the GPUs.\n\nExample: sparscale run experiments/first-figure.json",
@@ -28,11 +56,15 @@ int main(int argc, char** argv) {
   experiments::add_list_command(program);
   experiments::add_schema_command(program);
   try {
+    refuse_empty_values(argc, argv);
     program.parse(argc, argv);
     if (std::fflush(stdout) != 0) throw RunError("cannot write to standard output");
     return 0;
   } catch (const CLI::Success& done) {  // --help, --version
-    return program.exit(done);
+    const int status = program.exit(done);
+    if (std::cout.flush()) return status;
+    std::fprintf(stderr, "sparscale: cannot write to standard output\n");
+    return 1;
   } catch (const CLI::RuntimeError& error) {  // another program has failed and said why
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "base/machine.hpp"
 #include "experiments/environment.hpp"
 #include "experiments/progress.hpp"
 #include "experiments/results.hpp"
@@ -26,7 +27,7 @@ fs::path run_file(const fs::path& directory, const std::string& key) { return di
 
 /// A file that this program wrote for this identity.
 bool is_cached(const fs::path& file, const Json& identity) {
-  if (!fs::exists(file)) return false;
+  if (!path_exists(file)) return false;
   try {
     const Json document = load_json(file);
     return document.value("program_sha256", "") == program_sha256() && document.value("identity", Json()) == identity;
@@ -36,7 +37,7 @@ bool is_cached(const fs::path& file, const Json& identity) {
 }
 
 bool replay_is_cached(const fs::path& directory, const ReplayPoint& replay) {
-  return fs::exists(replay_records(directory, replay.key)) && is_cached(replay_header(directory, replay.key), replay.identity);
+  return path_exists(replay_records(directory, replay.key)) && is_cached(replay_header(directory, replay.key), replay.identity);
 }
 
 double weight_of(const Experiment& experiment, const std::string& trace, const sim::ReplayOptions& options) {
@@ -140,6 +141,23 @@ void write_reproduce_script(const fs::path& directory, const std::string& commit
                   fs::perm_options::add);
 }
 
+/// A directory holds one experiment, by name; when that has changed, what was made of the old one must not stand beside the new one.
+void claim_directory(const Experiment& experiment, const fs::path& directory) {
+  const fs::path file = directory / "experiment.json";
+  Json before;
+  try {
+    if (path_exists(file)) before = load_json(file);
+  } catch (const InputError&) {
+    // not an experiment: written again
+  }
+  if (before == experiment.effective) return;
+  if (before.is_object() && before.contains("name") && before.at("name") != experiment.name)
+    throw InputError(directory.string(), "", "a new directory, or one with results of the experiment \"" + experiment.name + '"',
+                     "results of " + brief(before.at("name")));
+  std::error_code code;
+  for (const char* name : {"results.csv", "summary.json"}) fs::remove(directory / name, code);
+}
+
 }  // namespace
 
 Estimate estimate(const Experiment& experiment, const fs::path& directory) {
@@ -149,11 +167,12 @@ Estimate estimate(const Experiment& experiment, const fs::path& directory) {
   for (const RunPoint& run : experiment.runs)
     if (is_cached(run_file(directory, run.key), run.identity)) ++result.runs_cached;
   for (const ReplayPoint& replay : experiment.replays) {
-    result.memory_bytes = std::max(result.memory_bytes, sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options));
-    if (replay_is_cached(directory, replay))
+    if (replay_is_cached(directory, replay)) {
       ++result.replays_cached;
-    else
-      result.element_iterations += weight_of(experiment, replay.trace, replay.options);
+      continue;
+    }
+    result.memory_bytes = std::max(result.memory_bytes, sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options));
+    result.element_iterations += weight_of(experiment, replay.trace, replay.options);
   }
   for (const SelfCheckPoint& check : experiment.self_checks)
     if (!is_cached(replay_header(directory, check.key), check.identity)) result.element_iterations += weight_of_check(experiment, check);
@@ -161,8 +180,18 @@ Estimate estimate(const Experiment& experiment, const fs::path& directory) {
   return result;
 }
 
+void check_memory(const Experiment& experiment, const Estimate& estimate) {
+  const std::uint64_t available = available_memory_bytes();
+  if (estimate.memory_bytes > available)
+    throw InputError(experiment.file, "/workers",
+                     "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
+                     std::to_string(estimate.memory_bytes / 1000000) + " MB for the largest");
+}
+
 std::size_t run_experiment(const Experiment& experiment, const RunOptions& options) {
   const fs::path& directory = options.directory;
+  check_memory(experiment, estimate(experiment, directory));
+  claim_directory(experiment, directory);
   const Json environment = [&] {
     Json value = describe_environment();
     Json inputs = Json::object();

@@ -1,6 +1,7 @@
 #include "experiments/task_pool.hpp"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +50,10 @@ struct Child {
   std::string message;
 };
 
-[[noreturn]] void run_child(const Task& task, int errors) {
+[[noreturn]] void run_child(const Task& task, int errors, pid_t parent) {
+  // When the program is killed, nobody waits for this result any more.
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   std::string message;
@@ -71,6 +75,7 @@ struct Child {
 Child start(const std::vector<Task>& tasks, std::size_t index) {
   int ends[2];
   if (::pipe(ends) != 0) throw RunError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  const pid_t parent = ::getpid();
   const pid_t process = ::fork();
   if (process < 0) {
     const int reason = errno;
@@ -80,7 +85,7 @@ Child start(const std::vector<Task>& tasks, std::size_t index) {
   }
   if (process == 0) {
     ::close(ends[0]);
-    run_child(tasks[index], ends[1]);
+    run_child(tasks[index], ends[1], parent);
   }
   ::close(ends[1]);
   return {index, process, ends[0], {}};

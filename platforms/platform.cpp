@@ -47,6 +47,15 @@ Platform Platform::load(const std::filesystem::path& file) {
   return platform;
 }
 
+void Platform::check_workers(std::int64_t workers) const {
+  if (workers < 1) throw InputError("workers", "at least 1", std::to_string(workers));
+  if (!document.contains("max_nodes")) return;
+  const auto max_nodes = document.at("max_nodes").get<std::int64_t>();
+  if ((workers - 1) / devices_per_node + 1 > max_nodes)
+    throw InputError(file, "/max_nodes", "at most " + std::to_string(max_nodes * devices_per_node) + " workers (one per device)",
+                     std::to_string(workers));
+}
+
 std::vector<std::string> platform_names() {
   std::vector<std::string> names;
   std::error_code code;

@@ -19,6 +19,8 @@ struct Platform {
 
   /// Loads a platform file. Errors: InputError with file and pointer.
   static Platform load(const std::filesystem::path& file);
+  /// Errors: InputError when it has fewer devices than these workers need (max_nodes).
+  void check_workers(std::int64_t workers) const;
 };
 
 /// One direction of a link.

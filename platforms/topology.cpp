@@ -20,14 +20,8 @@ void add_duplex(std::vector<Link>& links, const std::string& name, const Json& n
 // Link ids: up and down of every worker's device link (when there are device links), then up and down of every NIC, node by node.
 Topology::Topology(const Platform& platform, std::int64_t workers) : workers_(workers), devices_per_node_(platform.devices_per_node) {
   const Json& node = platform.document.at("node");
-  if (workers < 1) throw InputError("workers", "at least 1", std::to_string(workers));
+  platform.check_workers(workers);
   const std::int64_t nodes = (workers - 1) / devices_per_node_ + 1;
-  if (platform.document.contains("max_nodes")) {
-    const auto max_nodes = platform.document.at("max_nodes").get<std::int64_t>();
-    if (nodes > max_nodes)
-      throw InputError(platform.file, "/max_nodes",
-                       "at most " + std::to_string(max_nodes * devices_per_node_) + " workers (one per device)", std::to_string(workers));
-  }
   has_intra_ = node.contains("device_link");
   nics_ = node.at("nics").at("count").get<std::int64_t>();
   links_.reserve(static_cast<std::size_t>((has_intra_ ? 2 * workers : 0) + 2 * nodes * nics_));

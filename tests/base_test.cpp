@@ -1,3 +1,7 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -8,6 +12,7 @@
 #include "base/json.hpp"
 #include "base/random.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using namespace sparscale;
 
@@ -51,11 +56,14 @@ TEST_CASE("A schema violation names pointer, expectation and finding") {
 TEST_CASE("Malformed JSON is refused with its place") {
   CHECK_THROWS_WITH(parse_json("{\"a\": 1,}", "x.json"), StartsWith("x.json: byte 9: expected JSON, found syntax error"));
   CHECK_THROWS_WITH(parse_json("{\"a\":{\"b\":1,\"b\":2}}", "x.json"),
-                    "x.json: b: expected each key once in an object, found this key twice");
+                    "x.json: /a/b: expected each key once in an object, found this key twice");
 }
 
 TEST_CASE("Numbers beyond a double and text that is no JSON are refused in one line") {
-  CHECK_THROWS_WITH(parse_json("{\"a\": 1e400}", "x.json"), StartsWith("x.json: expected numbers that a double can hold, found number overflow"));
+  CHECK_THROWS_WITH(parse_json("{\"a\": 1e400}", "x.json"),
+                    StartsWith("x.json: /a: expected numbers that a double can hold, found number overflow"));
+  CHECK_THROWS_WITH(parse_json("{\"a/b\": [[0, {}], {\"c\": [1, 2, -1e400]}]}", "x.json"), StartsWith("x.json: /a~1b/1/c/2: "));
+  CHECK_THROWS_WITH(parse_json("{\"a\": [{\"b\": 1}, {\"b\": 1, \"c\": 2, \"b\": 1}]}", "x.json"), StartsWith("x.json: /a/1/b: "));
   CHECK_THROWS_AS(parse_json("[1, 2", "x.json"), InputError);
   CHECK_THROWS_AS(parse_json("\xff", "x.json"), InputError);
   CHECK_THROWS_AS(parse_json("", "x.json"), InputError);
@@ -98,4 +106,42 @@ TEST_CASE("Files are replaced whole") {
   CHECK_THROWS_AS(read_file(folder / "missing"), InputError);
   CHECK_THROWS_AS(read_file(folder), InputError);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("A file is written through a link, and a pipe or device takes the bytes itself") {
+  namespace fs = std::filesystem;
+  const tests::Scratch scratch("write");
+  fs::create_directories(scratch / "there");
+  fs::create_symlink("there/target", scratch / "link");
+  fs::create_symlink("link", scratch / "to_link");
+  for (const char* content : {"made", "replaced"}) {
+    write_file_atomic(scratch / "to_link", content);
+    CHECK(read_file(scratch / "there/target") == content);
+    CHECK(fs::is_symlink(scratch / "link"));
+    CHECK(fs::is_symlink(scratch / "to_link"));
+  }
+  fs::create_symlink("round", scratch / "round");
+  CHECK_THROWS_WITH(write_file_atomic(scratch / "round", "x"), ContainsSubstring("cannot write "));
+
+  const std::string pipe = (scratch / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  REQUIRE(reader >= 0);
+  write_file_atomic(pipe, "through");
+  char buffer[16] = {};
+  CHECK(::read(reader, buffer, sizeof buffer) == 7);
+  CHECK(std::string(buffer) == "through");
+  ::close(reader);
+  CHECK(fs::is_fifo(pipe));
+
+  CHECK_THROWS_WITH(write_file_atomic(scratch.path(), "x"), ContainsSubstring("cannot write "));
+  std::size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(scratch.path())) ++entries;
+  CHECK(entries == 5);  // nothing temporary is left
+}
+
+TEST_CASE("What cannot be looked at is not there") {
+  CHECK(path_exists(std::filesystem::temp_directory_path()));
+  CHECK_FALSE(path_exists("/no/such/file"));
+  CHECK_FALSE(path_exists(std::string(100000, 'a')));
 }

@@ -49,7 +49,7 @@ TEST_CASE("A valid experiment is counted and estimated without running it") {
   const CommandResult result = run_program("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
   CHECK(result.status == 0);
   CHECK_THAT(result.out, ContainsSubstring("runs: 4 (0 finished"));
-  CHECK_THAT(result.out, ContainsSubstring("memory of the largest replay: "));
+  CHECK_THAT(result.out, ContainsSubstring("memory of the largest replay to do: "));
   CHECK_FALSE(fs::exists(scratch / "out"));
 }
 
@@ -117,6 +117,126 @@ TEST_CASE("Experiments with wrong fields are refused") {
   }
 }
 
+TEST_CASE("Two different files with one name inside are refused, the same one twice is not") {
+  const Scratch scratch("names");
+  Json platform = load_json(source / "platforms/catalogue/crossbar-100g.json");
+  spit(scratch / "same.json", slurp(source / "platforms/catalogue/crossbar-100g.json"));
+  platform["node"]["nics"]["latency_us"] = 50;
+  spit(scratch / "p.json", platform.dump());
+  Json profile = load_json(source / "kernels/profiles/v100-modelled.json");
+  profile["provenance"] = "another";
+  spit(scratch / "k.json", profile.dump());
+  fs::copy(source / "traces/samples/digits-cnn-8w", scratch / "trace", fs::copy_options::recursive);
+  Json manifest = load_json(scratch / "trace/trace.json");
+  manifest["note"] = "another";
+  spit(scratch / "trace/trace.json", manifest.dump());
+  Json e = small_experiment();
+  SECTION("platform") {
+    e["platform"] = {"crossbar-100g", (scratch / "p.json").string()};
+    check_refused(check_experiment(e), {"/platform/1", "a name of its own", "\"crossbar-100g\", which crossbar-100g has too"});
+  }
+  SECTION("profile") {
+    e["profile"] = {"v100-modelled", (scratch / "k.json").string()};
+    check_refused(check_experiment(e), {"/profile/1", "a name of its own", "\"v100-modelled\""});
+  }
+  SECTION("trace") {
+    e["trace"] = {(scratch / "trace").string(), "digits-cnn-8w"};
+    check_refused(check_experiment(e), {"/trace/1", "a name of its own", "\"digits-cnn-8w\", which " + (scratch / "trace").string()});
+  }
+  SECTION("the same platform by name and by path") {
+    e["platform"] = {"crossbar-100g", (scratch / "same.json").string()};
+    const CommandResult result = check_experiment(e);
+    CHECK(result.status == 0);
+    CHECK_THAT(result.out, ContainsSubstring("runs: 4 ("));
+  }
+}
+
+TEST_CASE("What cannot be looked at, named or stored is bad input") {
+  const std::string longest(3000, 'a');
+  Json e = small_experiment();
+  SECTION("a path longer than the system allows") {
+    e["trace"] = longest;
+    check_refused(check_experiment(e), {"/trace", "File name too long"});
+    check_refused(run_program("check " + longest), {longest, "no such file"});
+    check_refused(run_program("trace info " + longest), {"File name too long"});
+  }
+  SECTION("a name longer than a folder's") {
+    e["name"] = std::string(101, 'a');
+    check_refused(check_experiment(e), {"/name", "at most 100 characters"});
+  }
+  SECTION("a path that JSON cannot hold") {
+    const Scratch scratch("bytes");
+    const fs::path folder = scratch / "d\xff";
+    fs::create_directories(folder);
+    fs::copy(source / "platforms/catalogue/crossbar-100g.json", folder / "p.json");
+    e["platform"] = "p.json";
+    spit(folder / "e.json", e.dump());
+    check_refused(run_program("check '" + (folder / "e.json").string() + "'"), {"/platform", "UTF-8"});
+  }
+  SECTION("a number beyond a double, with its place") {
+    const Scratch scratch("overflow");
+    std::string text = e.dump();
+    text.replace(text.find("[2,4]"), 5, "[2,1e400]");
+    spit(scratch / "e.json", text);
+    check_refused(run_program("check '" + (scratch / "e.json").string() + "'"), {"e.json: /workers/1: ", "1e400"});
+  }
+  SECTION("times that leave no digits for the exchange") {
+    e["compute"] = {{"forward_time_s", 1e6}, {"backward_time_s", 1}, {"origin", "assumed"}};
+    check_refused(check_experiment(e), {"/compute/forward_time_s", "<= 100000"});
+  }
+  SECTION("a bandwidth that makes times infinite") {
+    const Scratch scratch("slow");
+    Json platform = load_json(source / "platforms/catalogue/crossbar-100g.json");
+    platform["node"]["nics"]["bandwidth_GBps"] = 5e-324;
+    spit(scratch / "p.json", platform.dump());
+    e["platform"] = (scratch / "p.json").string();
+    check_refused(check_experiment(e), {"p.json: /node/nics/bandwidth_GBps", ">= 1e-09"});
+  }
+  SECTION("more workers than the platform has devices") {
+    const Scratch scratch("nodes");
+    Json platform = load_json(source / "platforms/catalogue/crossbar-100g.json");
+    platform["max_nodes"] = 3;
+    platform["provenance"]["max_nodes"] = "assumed: a test";
+    spit(scratch / "p.json", platform.dump());
+    e["platform"] = (scratch / "p.json").string();
+    check_refused(check_experiment(e), {"/workers/1", "p.json: /max_nodes", "at most 3 workers", "found 4"});
+  }
+  SECTION("replays larger than the memory, before anything is written") {
+    const Scratch scratch("memory");
+    e["workers"] = 1048576;
+    spit(scratch / "e.json", e.dump());
+    check_refused(run_program("run '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'"),
+                  {"/workers", "MB of memory available"});
+    CHECK_FALSE(fs::exists(scratch / "out"));
+  }
+}
+
+TEST_CASE("Numbers of options are read exactly or not at all") {
+  const std::string replay = "replay --trace digits-cnn-8w --sparsifier topk ";
+  check_refused(run_program(replay + "--workers 2 --seed -1"), {"--seed: expected integer >= 0, found -1"});
+  check_refused(run_program(replay + "--workers 2 --seed 99999999999999999999999"), {"--seed", "<= 9223372036854775807"});
+  check_refused(run_program(replay + "--workers 2 --iterations 99999999999999999999"), {"--iterations", "<= 1000000"});
+  check_refused(run_program(replay + "--workers 99999999999999999999"), {"--workers", "<= 1048576"});
+  check_refused(run_program(replay + "--workers 0x2"), {"--workers", "found 0x2"});
+  check_refused(run_program(replay + "--workers 2.0"), {"--workers", "found 2.0"});
+  const std::string collective = "collective --platform crossbar-100g --op all_gather --algorithm ring ";
+  check_refused(run_program(collective + "--workers 99999999999999999999 --bytes 1"), {"--workers", "<= 1048576"});
+  check_refused(run_program(collective + "--workers 2 --bytes 99999999999999999999"), {"--bytes", "<= 9223372036854775807"});
+  check_refused(run_program(collective + "--workers 2 --bytes -1"), {"--bytes: expected integer >= 0, found -1"});
+  check_refused(run_program(collective + "--workers 2"), {"--bytes", "neither"});
+  // Decimal, also with a leading zero.
+  const CommandResult ten = run_program(collective + "--workers 010 --bytes 1");
+  CHECK(ten.status == 0);
+  CHECK(parse_json(ten.out, "collective").at("workers") == 10);
+}
+
+TEST_CASE("An empty value stands for no default") {
+  check_refused(run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 2 --out ''"), {"--out", "not empty"});
+  check_refused(run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 2 --out="), {"--out", "not empty"});
+  check_refused(run_program("collective --platform crossbar-100g --workers 2 --op all_gather --algorithm '' --bytes 1"),
+                {"--algorithm", "not empty"});
+}
+
 TEST_CASE("A broken experiment file is refused with its byte") {
   const Scratch scratch("broken");
   spit(scratch / "e.json", "{\"schema_version\": 1,");
@@ -131,7 +251,7 @@ TEST_CASE("A platform with zero bandwidth is refused with file and pointer") {
   spit(scratch / "p.json", platform.dump());
   Json e = small_experiment();
   e["platform"] = (scratch / "p.json").string();
-  check_refused(check_experiment(e), {"p.json: /node/nics/bandwidth_GBps", "> 0", "found 0"});
+  check_refused(check_experiment(e), {"p.json: /node/nics/bandwidth_GBps", ">= 1e-09", "found 0"});
 }
 
 TEST_CASE("Damaged traces are refused") {

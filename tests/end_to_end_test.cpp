@@ -1,5 +1,9 @@
 // A small experiment through every layer: results, resumption, figures.
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "base/files.hpp"
 #include "base/json.hpp"
@@ -152,4 +156,115 @@ TEST_CASE("A run that fails is named, the others are finished, the exit status i
   CHECK_THAT(result.err, ContainsSubstring("failed: replay of hard_threshold at n = 2"));
   CHECK_THAT(result.err, ContainsSubstring("1 of 2 runs failed"));
   CHECK(rows_of(slurp(scratch / "out/results.csv")).size() == 1 + 3);
+}
+
+TEST_CASE("A directory holds one experiment") {
+  const Scratch scratch("owner");
+  Json e = parse_json(R"({"schema_version":1,"name":"mine","trace":"digits-cnn-8w","sparsifier":["dense","topk"],"density":0.01,
+    "workers":2,"iterations":2,"platform":"crossbar-100g","profile":"cpu-epyc-zen5-1t"})",
+                      "mine");
+  const std::string out = " --no-figures --out '" + (scratch / "out").string() + "'";
+  const auto run = [&](const Json& document) {
+    spit(scratch / "e.json", document.dump());
+    return run_program("run '" + (scratch / "e.json").string() + "'" + out);
+  };
+  REQUIRE(run(e).status == 0);
+  const std::string csv = slurp(scratch / "out/results.csv");
+  Json other = e;
+  other["name"] = "yours";
+  const CommandResult refused = run(other);
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, ContainsSubstring("the experiment \"yours\", found results of \"mine\""));
+  CHECK(slurp(scratch / "out/results.csv") == csv);
+  CHECK(load_json(scratch / "out/experiment.json").at("name") == "mine");
+  // A changed experiment that fails does not leave the results of the old one beside it.
+  Json changed = e;
+  changed["sparsifier"] = {"hard_threshold"};
+  changed["density"] = 1e-9;
+  CHECK(run(changed).status == 1);
+  CHECK(rows_of(slurp(scratch / "out/results.csv")).size() == 1);
+  REQUIRE(run(e).status == 0);
+  CHECK(slurp(scratch / "out/results.csv") == csv);
+}
+
+TEST_CASE("A platform's latency changes what depends on it, and nothing is replayed for it") {
+  const Scratch scratch("latency");
+  Json platform = load_json(fs::path(SPARSCALE_SOURCE_DIRECTORY) / "platforms/catalogue/crossbar-100g.json");
+  platform["name"] = "mine";
+  spit(scratch / "p.json", platform.dump());
+  spit(scratch / "e.json", R"({"schema_version":1,"name":"mine","trace":"digits-cnn-8w","sparsifier":"dense","density":0.01,
+    "workers":4,"iterations":1,"platform":"p.json","profile":"cpu-epyc-zen5-1t"})");
+  const std::string command = "run '" + (scratch / "e.json").string() + "' --no-figures --out '" + (scratch / "out").string() + "'";
+  const auto exchange_time_s = [&] {
+    const auto rows = rows_of(slurp(scratch / "out/results.csv"));
+    return std::stod(rows.at(2).at(column(rows, "value_exchange_time_s")));
+  };
+  REQUIRE(run_program(command).status == 0);
+  const double before = exchange_time_s();
+  platform["node"]["nics"]["latency_us"] = platform["node"]["nics"]["latency_us"].get<double>() + 10;
+  spit(scratch / "p.json", platform.dump());
+  const CommandResult again = run_program(command);
+  REQUIRE(again.status == 0);
+  CHECK_THAT(again.err, !ContainsSubstring("replays"));
+  // A ring all-reduce of 4 workers has 6 steps, each over two NICs.
+  CHECK(exchange_time_s() - before == Approx(6 * 2 * 10e-6).epsilon(1e-9));
+}
+
+TEST_CASE("Closed standard streams and missing figures do not harm the results") {
+  const Scratch scratch("streams");
+  spit(scratch / "e.json", R"({"schema_version":1,"name":"streams","trace":"digits-cnn-8w","sparsifier":["dense","topk"],"density":0.01,
+    "workers":[2,4],"iterations":2,"platform":"crossbar-100g","profile":"cpu-epyc-zen5-1t"})");
+  const std::string command = std::string("'") + SPARSCALE_PROGRAM + "' run '" + (scratch / "e.json").string() + "' --no-figures --out '";
+  CHECK(std::system((command + (scratch / "none").string() + "' <&- >&- 2>&-").c_str()) != 0);  // the summary went nowhere
+  CHECK(std::system((command + (scratch / "some").string() + "' <&- >/dev/null 2>&-").c_str()) == 0);
+  const CommandResult normal =
+      run_program("run '" + (scratch / "e.json").string() + "' --no-figures --out '" + (scratch / "all").string() + "'");
+  REQUIRE(normal.status == 0);
+  CHECK(slurp(scratch / "none/results.csv") == slurp(scratch / "all/results.csv"));
+  CHECK(slurp(scratch / "some/results.csv") == slurp(scratch / "all/results.csv"));
+  for (const auto& entry : fs::recursive_directory_iterator(scratch / "none"))
+    if (entry.path().extension() == ".json") CHECK_NOTHROW(load_json(entry.path()));
+
+  // Without matplotlib the results are there, and are said to be.
+  ::setenv("SPARSCALE_PYTHON", "/bin/false", 1);
+  const CommandResult plain = run_program("run '" + (scratch / "e.json").string() + "' --out '" + (scratch / "plain").string() + "'");
+  ::unsetenv("SPARSCALE_PYTHON");
+  CHECK(plain.status == 1);
+  CHECK_THAT(plain.out, ContainsSubstring("Results: "));
+  CHECK_THAT(plain.err, ContainsSubstring("the results are complete"));
+  CHECK_THAT(plain.err, ContainsSubstring("/bin/false"));
+}
+
+TEST_CASE("A killed run leaves no process behind") {
+  const Scratch scratch("killed");
+  spit(scratch / "e.json", R"({"schema_version":1,"name":"killed","trace":"digits-cnn-8w","sparsifier":["topk","micro"],"density":0.01,
+    "workers":256,"iterations":100000,"platform":"crossbar-100g","profile":"cpu-epyc-zen5-1t"})");
+  const pid_t program = ::fork();
+  if (program == 0) {
+    const std::string file = (scratch / "e.json").string(), out = (scratch / "out").string();
+    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(1);
+    ::execl(SPARSCALE_PROGRAM, SPARSCALE_PROGRAM, "run", file.c_str(), "--out", out.c_str(), "--jobs", "2", nullptr);
+    ::_exit(127);
+  }
+  const auto children = [&] {
+    std::vector<std::string> ids;
+    std::ifstream stream("/proc/" + std::to_string(program) + "/task/" + std::to_string(program) + "/children");
+    for (std::string id; stream >> id;) ids.push_back(id);
+    return ids;
+  };
+  const auto wait_until = [](const auto& condition) {
+    for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return condition();
+  };
+  CHECK(wait_until([&] { return children().size() == 2; }));
+  const std::vector<std::string> ids = children();
+  ::kill(program, SIGKILL);
+  int status = 0;
+  ::waitpid(program, &status, 0);
+  const auto gone = [](const std::string& id) {
+    std::ifstream stream("/proc/" + id + "/stat");
+    std::string pid, name, state;
+    return !(stream >> pid >> name >> state) || state == "Z";
+  };
+  for (const std::string& id : ids) CHECK(wait_until([&] { return gone(id); }));
 }

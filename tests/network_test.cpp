@@ -504,6 +504,13 @@ TEST_CASE("The collective command answers with times and bytes") {
   const Json reference = run_collective(request);
   CHECK(reference.at("network") == "simgrid");
   CHECK(reference.at("time_s").get<double>() == Approx(answer.at("time_s").get<double>()).epsilon(1e-12));
+  // A common start moves the ends and nothing else, however late it is.
+  CollectiveRequest late = request;
+  late.start_s = {1e10};
+  late.network = "auto";
+  const Json moved = run_collective(late);
+  CHECK(moved.at("time_s").get<double>() == Approx(3 * (4e-6 + 2e-6)).epsilon(1e-12));
+  CHECK(moved.at("end_s").at(0).get<double>() == Approx(1e10).epsilon(1e-12));
   const auto refused = [&](const std::function<void(CollectiveRequest&)>& change, const std::string& message) {
     CollectiveRequest bad = request;
     change(bad);

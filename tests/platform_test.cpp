@@ -124,10 +124,10 @@ TEST_CASE("Workers must fit the machine") {
 
 TEST_CASE("Bad platforms are refused with file and pointer") {
   CHECK(error_of_text(node_document(4, 2).dump()).empty());
-  CHECK(error_with("/node/nics/bandwidth_GBps", 0) == "/node/nics/bandwidth_GBps: expected number > 0 <= 1000000, found 0");
-  CHECK(error_with("/node/nics/bandwidth_GBps", -1.5) == "/node/nics/bandwidth_GBps: expected number > 0 <= 1000000, found -1.5");
-  CHECK(error_with("/node/nics/bandwidth_GBps", nullptr) == "/node/nics/bandwidth_GBps: expected number > 0 <= 1000000, found null");
-  CHECK(error_with("/node/nics/bandwidth_GBps", "11") == "/node/nics/bandwidth_GBps: expected number > 0 <= 1000000, found \"11\"");
+  CHECK(error_with("/node/nics/bandwidth_GBps", 0) == "/node/nics/bandwidth_GBps: expected number >= 1e-09 <= 1000000, found 0");
+  CHECK(error_with("/node/nics/bandwidth_GBps", -1.5) == "/node/nics/bandwidth_GBps: expected number >= 1e-09 <= 1000000, found -1.5");
+  CHECK(error_with("/node/nics/bandwidth_GBps", nullptr) == "/node/nics/bandwidth_GBps: expected number >= 1e-09 <= 1000000, found null");
+  CHECK(error_with("/node/nics/bandwidth_GBps", "11") == "/node/nics/bandwidth_GBps: expected number >= 1e-09 <= 1000000, found \"11\"");
   CHECK(error_with("/node/device_link/latency_us", 0) == "/node/device_link/latency_us: expected number > 0 <= 1000000000, found 0");
   CHECK(error_with("/node/devices", 0) == "/node/devices: expected integer >= 1 <= 1048576, found 0");
   CHECK(error_with("/node/devices", 2.5) == "/node/devices: expected integer >= 1 <= 1048576, found 2.5");

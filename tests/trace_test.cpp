@@ -414,7 +414,7 @@ TEST_CASE("A wrong manifest is refused with its pointer") {
   write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
   CHECK(open_error(folder.path / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
   write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":1e999}");
-  CHECK(open_error(folder.path / "t") == "T/trace.json: expected numbers that a double can hold, found number overflow parsing '1e999'");
+  CHECK(open_error(folder.path / "t") == "T/trace.json: /a: expected numbers that a double can hold, found number overflow parsing '1e999'");
   write_file_atomic(folder.path / "t" / "trace.json", "[]");
   CHECK(open_error(folder.path / "t") == "T/trace.json: /: expected an object, found []");
 }

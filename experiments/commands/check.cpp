@@ -3,8 +3,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/error.hpp"
-#include "base/machine.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
 #include "experiments/runner.hpp"
@@ -24,16 +22,12 @@ void add_check_command(CLI::App& program) {
     const std::filesystem::path directory =
         options->out.empty() ? std::filesystem::path("results") / experiment.name : std::filesystem::path(options->out);
     const Estimate result = estimate(experiment, directory);
+    check_memory(experiment, result);
     std::printf("%s: valid\n", experiment.file.c_str());
     std::printf("runs: %zu (%zu finished in %s)\n", result.runs, result.runs_cached, directory.c_str());
     std::printf("replays: %zu (%zu finished)\n", result.replays, result.replays_cached);
-    std::printf("memory of the largest replay: %.1f MB\n", static_cast<double>(result.memory_bytes) / 1e6);
+    std::printf("memory of the largest replay to do: %.1f MB\n", static_cast<double>(result.memory_bytes) / 1e6);
     std::printf("time: about %.0f s of one core\n", std::ceil(result.time_s));
-    const std::uint64_t available = available_memory_bytes();
-    if (result.memory_bytes > available)
-      throw InputError(experiment.file, "/workers",
-                       "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
-                       std::to_string(result.memory_bytes / 1000000) + " MB for the largest");
   });
 }
 

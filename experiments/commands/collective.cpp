@@ -32,23 +32,22 @@ void add_collective_command(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand("collective", "Time one collective on a platform; prints one JSON object");
   command->add_option("--platform", options->request.platform, "A name from 'sparscale list platforms', or a platform file")->required();
-  command->add_option("--workers", options->request.workers, "Workers n")->required();
-  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all")->required();
+  add_number(*command, "--workers", options->request.workers, 1, most_workers, "Workers n")->required();
+  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all")
+      ->required();
   command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
-  CLI::Option* bytes =
-      command->add_option("--bytes", options->bytes, "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
+  CLI::Option* bytes = add_number(*command, "--bytes", options->bytes, 0, std::numeric_limits<std::int64_t>::max(),
+                                  "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
   command->add_option("--bytes-file", options->bytes_file, "JSON array of bytes, one per worker")->excludes(bytes);
   command->add_option("--start-file", options->start_file, "JSON array of seconds at which the workers enter (default: all at 0)");
   command->add_option("--network", options->request.network, "simgrid, recurrence or auto (default auto)");
-  command->add_option("--root", options->request.root, "Root of a broadcast (default 0)");
+  add_number(*command, "--root", options->request.root, 0, most_workers, "Root of a broadcast (default 0)");
   command->callback([options] {
     sim::CollectiveRequest& request = options->request;
-    if (request.workers < 1) throw InputError("--workers", "integer >= 1", std::to_string(request.workers));
     if (!options->bytes_file.empty()) {
       request.bytes = numbers_in<std::uint64_t>(options->bytes_file, request.workers, "integers");
     } else {
-      if (options->bytes < 0)
-        throw InputError("--bytes", "integer >= 0, or --bytes-file", options->bytes == -1 ? "neither" : std::to_string(options->bytes));
+      if (options->bytes < 0) throw InputError("--bytes", "a number of bytes, or --bytes-file", "neither");
       request.bytes = {static_cast<std::uint64_t>(options->bytes)};
     }
     if (!options->start_file.empty()) request.start_s = numbers_in<double>(options->start_file, request.workers, "numbers");

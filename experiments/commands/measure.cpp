@@ -18,9 +18,9 @@ void add_measure_command(CLI::App& program) {
   command->add_option("--device", options->measure.device, "cpu or cuda (default cpu)")->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--backend", options->measure.backend, "cpu.scalar, cpu.avx2, cpu.avx512 (default: the fastest here)");
   command->add_option("--name", options->measure.name, "Name of the profile (default: made from the device)");
-  command->add_option("--max-elements", options->measure.max_elements, "Largest vector, elements (default 67108864)")
-      ->check(CLI::Range(std::int64_t{1024}, std::int64_t{1} << 31));
-  command->add_option("--samples", options->measure.samples, "Samples kept for each point (default 15)")->check(CLI::Range(3, 1000));
+  add_number(*command, "--max-elements", options->measure.max_elements, 1024, std::int64_t{1} << 31,
+             "Largest vector, elements (default 67108864)");
+  add_number(*command, "--samples", options->measure.samples, 3, 1000, "Samples kept for each point (default 15)");
   command->add_option("--out", options->out, "File for the profile (default: standard output)");
   command->callback([options] {
     options->measure.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };

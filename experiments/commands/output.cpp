@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +38,16 @@ int run_program(const std::vector<std::string>& arguments, bool quiet) {
 }
 
 }  // namespace
+
+std::int64_t parse_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  if (code == std::errc{} && stop == end && value >= least && value <= most) return value;
+  std::string range = "integer >= " + std::to_string(least);
+  if (most < std::numeric_limits<std::int64_t>::max() || code == std::errc::result_out_of_range) range += " <= " + std::to_string(most);
+  throw InputError(option, range, text);
+}
 
 void write_output(const std::string& data, const std::string& file) {
   if (!file.empty()) {

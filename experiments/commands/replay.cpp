@@ -32,7 +32,6 @@ void add_replay_command(CLI::App& program) {
     std::string trace, out;
     sim::ReplayOptions replay;
     std::vector<std::string> settings;
-    std::int64_t seed = 1;
     bool no_error_feedback = false, no_verify = false;
   };
   auto options = std::make_shared<Options>();
@@ -40,14 +39,15 @@ void add_replay_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("replay", "Replay a trace through a sparsifier; one JSON record per iteration");
   command->add_option("--trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
   command->add_option("--sparsifier", options->replay.sparsifier, "A name from 'sparscale list sparsifiers'")->required();
-  command->add_option("--workers", options->replay.workers, "Virtual workers n")->required();
+  add_number(*command, "--workers", options->replay.workers, 1, most_workers, "Virtual workers n")->required();
   command->add_option("--density", options->replay.density, "Wanted fraction of gradients (default 0.01)");
   command->add_option("--set", options->settings, "Parameter of the sparsifier, KEY=VALUE; may be given again");
-  command->add_option("--iterations", options->replay.iterations, "Recorded iterations (default: as many as the trace has)");
-  command->add_option("--warmup", options->replay.warmup, "Iterations before the first recorded one (default 0)");
-  command->add_option("--captured", options->replay.captured, "Use only the trace's first so many workers");
+  add_number(*command, "--iterations", options->replay.iterations, 0, most_iterations,
+             "Recorded iterations (default: as many as the trace has)");
+  add_number(*command, "--warmup", options->replay.warmup, 0, most_iterations, "Iterations before the first recorded one (default 0)");
+  add_number(*command, "--captured", options->replay.captured, 0, most_workers, "Use only the trace's first so many workers");
   command->add_option("--expansion", options->replay.expansion, "auto, captured, boot or hybrid (default auto)");
-  command->add_option("--seed", options->seed, "Seed (default 1)");
+  add_number(*command, "--seed", options->replay.seed, 0, most_seed, "Seed (default 1)");
   command->add_flag("--no-error-feedback", options->no_error_feedback, "The accumulator is the bare gradient");
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");
   command->add_flag("--hashes", options->replay.hashes, "Add SHA-256 of every selection to the records");
@@ -55,12 +55,7 @@ void add_replay_command(CLI::App& program) {
   command->add_option("--out", options->out, "File for the records (default: standard output)");
   command->callback([options] {
     sim::ReplayOptions& replay = options->replay;
-    if (replay.workers < 1) throw InputError("--workers", "integer >= 1", std::to_string(replay.workers));
     if (!(replay.density > 0 && replay.density <= 1)) throw InputError("--density", "number > 0 <= 1", number_text(replay.density));
-    if (replay.iterations < 0) throw InputError("--iterations", "integer >= 0", std::to_string(replay.iterations));
-    if (replay.warmup < 0) throw InputError("--warmup", "integer >= 0", std::to_string(replay.warmup));
-    if (options->seed < 0) throw InputError("--seed", "integer >= 0", std::to_string(options->seed));
-    replay.seed = static_cast<std::uint64_t>(options->seed);
     replay.error_feedback = !options->no_error_feedback;
     const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
     replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");

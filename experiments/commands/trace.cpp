@@ -27,7 +27,7 @@ void add_trace_command(CLI::App& program) {
   info->callback([options] {
     const Json report = traces::trace_report(traces::Trace::open(find_trace(options->trace)));
     if (options->json) {
-      write_output(report.dump(2) + "\n", "");
+      write_output(report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", "");
       return;
     }
     std::string text;
@@ -47,21 +47,22 @@ void add_trace_command(CLI::App& program) {
                  "");
   });
 
-  CLI::App* import = command->add_subcommand("import", "Make a trace of .npy or .safetensors files [iterations, workers, gradients]");
-  import->add_option("files", options->files, "Files; the workers of several follow each other")->required();
-  import->add_option("--layers", options->layers, "JSON: list of layers (name, shape), or an object with it and other keys of trace.json")
+  CLI::App* importing = command->add_subcommand("import", "Make a trace of .npy or .safetensors files [iterations, workers, gradients]");
+  importing->add_option("files", options->files, "Files; the workers of several follow each other")->required();
+  importing
+      ->add_option("--layers", options->layers, "JSON: list of layers (name, shape), or an object with it and other keys of trace.json")
       ->required();
-  import->add_option("--out", options->out, "Folder of the new trace")->required();
-  import->add_flag("--half", options->half, "Store F16 with a scale");
-  import->callback([options] {
+  importing->add_option("--out", options->out, "Folder of the new trace")->required();
+  importing->add_flag("--half", options->half, "Store F16 with a scale");
+  importing->callback([options] {
     traces::import_trace({options->files.begin(), options->files.end()}, load_json(options->layers), options->layers, options->out,
                          options->half);
-});
+  });
 
-CLI::App* exporting = command->add_subcommand("export", "Write a trace's gradients as one array, and its layers beside it");
-exporting->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
-exporting->add_option("--out", options->out, "File, .npy or .safetensors; the layers go to FILE.layers.json")->required();
-exporting->callback([options] { traces::export_trace(traces::Trace::open(find_trace(options->trace)), options->out); });
-}  // namespace sparscale::experiments
+  CLI::App* exporting = command->add_subcommand("export", "Write a trace's gradients as one array, and its layers beside it");
+  exporting->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
+  exporting->add_option("--out", options->out, "File, .npy or .safetensors; the layers go to FILE.layers.json")->required();
+  exporting->callback([options] { traces::export_trace(traces::Trace::open(find_trace(options->trace)), options->out); });
+}
 
 }  // namespace sparscale::experiments
