@@ -105,7 +105,7 @@ def _draw(results, page, style_name, name):
             _strip(below, one, mine, sparse, looks, ns, panel_width, number == len(baselines) - 1, column == 0, table)
             below.set_title(f"bars: faster than {style.look(baseline).label}", fontsize=style.TEXT_PT, pad=2)
         (below if baselines else axes).set_xlabel("workers n")
-    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks)))
+    return Drawing(name, sheet.figure, COLUMNS, table, _caption(results, page, entries, style.looks(looks)))
 
 
 def _panel(axes, one, looks, ns, bounds, panel_width, labelled, table):
@@ -199,7 +199,7 @@ def _short(workers):
     return f"{workers:.1f}" if workers < 100 else f"{workers:.0f}"
 
 
-def _caption(page, entries, looks):
+def _caption(results, page, entries, looks):
     sentences = []
     for one in page:
         found = entries[id(one)]
@@ -228,4 +228,5 @@ def _caption(page, entries, looks):
         "Strips: filled bars (hollow where counts are projected) show where a sparsifier is faster than the baseline (with several "
         "seeds: with every seed). Break-even points, where the "
         "iteration times cross, are interpolated in both logarithms between the n that were run"
-        + (": " + "; ".join(sentences) + "." if sentences else "; there is none in these results."))
+        + (": " + "; ".join(sentences) + "." if sentences else "; there is none in these results."),
+        caption.warnings(results))
