@@ -308,7 +308,7 @@ TEST_CASE("Replay refuses what it cannot do") {
 
 TEST_CASE("Usage errors are one line and exit 2") {
   check_refused(run_program("collective --platform crossbar-100g --workers 2000000000 --op all_gather --algorithm ring --bytes 1"),
-                {"workers", "at most 1048576", "found 2000000000"});
+                {"workers", "<= 1048576", "found 2000000000"});
   check_refused(run_program(""), {"subcommand"});
   check_refused(run_program("fly"), {"fly"});
   check_refused(run_program("run"), {"experiment"});
