@@ -112,6 +112,7 @@ struct Replay::State : public AccumulatorView {
       if (reached[static_cast<std::size_t>(worker)] == shape.gradients) return;
       current = worker;
       gradient = source->gradient(iteration, worker);
+      sparsifier->see_gradient(worker, gradient, kernels);
     }
     Index& done = reached[static_cast<std::size_t>(worker)];
     while (done < end) {

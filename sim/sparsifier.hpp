@@ -77,6 +77,9 @@ class Sparsifier {
   /// One iteration. `iteration` counts 0, 1, 2, ... and includes the warm-up.
   virtual Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) = 0;
 
+  /// A worker's whole gradient of this iteration, before any of it is accumulated: for what depends on all of it (its norm). Called once
+  /// per worker and iteration, when select first reads that worker. Not yet checked for non-finite values.
+  virtual void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels);
   /// Adds a piece of a worker's gradient, elements [first, first + size), to its residual, in place. Replace it for other memories
   /// (momentum correction). Every element passes once per iteration, front to back.
   virtual void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
@@ -108,6 +111,9 @@ struct SparsifierInfo {
 const std::vector<SparsifierInfo>& sparsifiers();
 /// Errors: InputError listing the names.
 const SparsifierInfo& find_sparsifier(const std::string& name);
+/// The reference of all sparsifiers as text: name, paper, rule, exchange, cost, parameters with defaults and ranges. `sparscale list
+/// sparsifiers` prints it, docs/sparsifiers.md holds it.
+std::string sparsifier_reference();
 /// Defaults overridden by `given`. Errors: InputError on an unknown parameter or a value outside its range; `place` is where `given`
 /// stands.
 Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std::string& file, const std::string& place);

@@ -18,24 +18,6 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-std::string list_sparsifiers() {
-  std::string text;
-  for (const sim::SparsifierInfo& info : sim::sparsifiers()) {
-    text += info.name + ": " + info.title + "\n";
-    const auto line = [&text](const char* what, const std::string& value) {
-      if (!value.empty()) text += "    " + padded(what, 10) + value + "\n";
-    };
-    line("paper", info.paper);
-    line("rule", info.rule);
-    line("exchange", info.exchange);
-    line("cost", info.cost);
-    for (const sim::Parameter& parameter : info.parameters)
-      text += "    " + padded("parameter", 10) + parameter.name + " = " + parameter.default_value.dump() + " (" + parameter.range +
-              "): " + parameter.meaning + "\n";
-  }
-  return text;
-}
-
 std::string list_collectives() {
   std::string text;
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms())
@@ -99,7 +81,7 @@ void add_list_command(CLI::App& program) {
       if (const int status = run_analysis_program("plot.py", {"--list"}, false); status != 0) throw CLI::RuntimeError(1);
       return;
     }
-    if (*what == "sparsifiers") write_output(list_sparsifiers(), "");
+    if (*what == "sparsifiers") write_output(sim::sparsifier_reference(), "");
     if (*what == "collectives") write_output(list_collectives(), "");
     if (*what == "platforms") write_output(list_platforms(), "");
     if (*what == "profiles") write_output(list_profiles(), "");

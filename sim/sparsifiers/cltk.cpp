@@ -1,8 +1,8 @@
 // CLT-k, the selection of ScaleCom.
 // Paper:    Chen et al., ScaleCom, NeurIPS 2020 (arXiv 2104.11125); as in kljp/exdyna's CLTKReducer.
-// Rule:     a leader, worker t mod n, selects its k = trunc(d N) largest |a|; all send what they have at these indices. The authors of the
-// code
-//           let every worker compute a Top-k and throw away all but the leader's.
+// Rule:     a leader, worker t mod n, selects its k = trunc(d N) largest |a|; all send what they have at these indices. The authors of
+//           the code let every worker compute a Top-k and throw away all but the leader's. By layer or bucket (scope) with
+//           max(1, trunc(d N_piece)) each, one exchange after the other.
 // Exchange: broadcast of k indices from the leader, all-reduce of k values. Residuals become 0 there on all workers. ScaleCom's low-pass
 //           filter (residual_filter = beta < 1) keeps e' = (1 - beta) e + beta (a - sent) instead.
 // Cost:     top-k over N, on every worker or on the leader while the others wait. No build-up, no padding.
@@ -89,8 +89,10 @@ SparsifierInfo describe_cltk() {
           "residual_filter", 1, "> 0 and <= 1", Json{{"exclusiveMinimum", 0}, {"maximum", 1}},
           "beta of the low-pass filter on the residual; 1: no filter, as in the authors' code (ScaleCom uses about 0.1 with large "
           "batches)"),
-      index_bytes_parameter()};
-  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<CltK>(shape, values); };
+      scope_parameter(), bucket_bytes_parameter(), index_bytes_parameter()};
+  info.make = [](const ReplayShape& shape, const Json& values) {
+    return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<CltK>(part, values); });
+  };
   info.state_bytes = [](const ReplayShape& shape, const Json& values) -> std::uint64_t {
     if (values.at("residual_filter").get<double>() >= 1) return 0;
     return checked_multiply(

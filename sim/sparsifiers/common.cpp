@@ -12,6 +12,8 @@
 
 namespace sparscale::sim {
 
+void Sparsifier::see_gradient(std::int64_t /*worker*/, std::span<const float> /*gradient*/, const kernels::Kernels& /*kernels*/) {}
+
 void Sparsifier::accumulate(std::int64_t /*worker*/, Index /*first*/, std::span<const float> gradient, float scale,
                             std::span<float> accumulator, const kernels::Kernels& kernels) {
   kernels.accumulate(gradient, scale, accumulator);
@@ -138,6 +140,117 @@ std::vector<Segment> segments_of(const ReplayShape& shape, const Json& values) {
       segments.push_back(layer);
   }
   return segments;
+}
+
+namespace {
+
+// The accumulators of one piece.
+class PieceView : public AccumulatorView {
+ public:
+  PieceView(const AccumulatorView& whole, Index begin) : whole_(whole), begin_(begin) {}
+  std::span<const float> range(std::int64_t worker, Index begin, Index end) const override {
+    return whole_.range(worker, begin_ + begin, begin_ + end);
+  }
+
+ private:
+  const AccumulatorView& whole_;
+  Index begin_;
+};
+
+class ByPieces : public Sparsifier {
+ public:
+  ByPieces(const ReplayShape& shape, const std::vector<Segment>& pieces,
+           const std::function<std::unique_ptr<Sparsifier>(const ReplayShape&)>& make)
+      : workers_(shape.workers), pieces_(pieces) {
+    for (const Segment& piece : pieces) {
+      ReplayShape part = shape;
+      part.gradients = piece.size();
+      part.target_k = std::max<Index>(1, truncated(shape.density, piece.size()));
+      part.layers.clear();
+      for (traces::Layer layer : shape.layers) {
+        if (layer.size == 0 || layer.offset < piece.begin || layer.offset >= piece.end) continue;
+        layer.offset -= piece.begin;
+        part.layers.push_back(std::move(layer));
+      }
+      parts_.push_back(make(part));
+    }
+  }
+
+  void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels) override {
+    for (std::size_t p = 0; p < parts_.size(); ++p)
+      parts_[p]->see_gradient(
+          worker, gradient.subspan(static_cast<std::size_t>(pieces_[p].begin), static_cast<std::size_t>(pieces_[p].size())), kernels);
+  }
+
+  void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
+                  const kernels::Kernels& kernels) override {
+    const Index last = first + std::ssize(gradient);
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      const Index begin = std::max(first, pieces_[p].begin), end = std::min(last, pieces_[p].end);
+      if (begin >= end) continue;
+      const auto from = static_cast<std::size_t>(begin - first), size = static_cast<std::size_t>(end - begin);
+      parts_[p]->accumulate(worker, begin - pieces_[p].begin, gradient.subspan(from, size), scale, accumulator.subspan(from, size),
+                            kernels);
+    }
+  }
+
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    chosen_.clear();
+    Selection all;
+    all.selected.resize(static_cast<std::size_t>(workers_));
+    all.work.resize(static_cast<std::size_t>(workers_));
+    Index k = 0;
+    Json details = Json::array();
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      Selection one = parts_[p]->select(iteration, PieceView(accumulators, pieces_[p].begin), kernels);
+      const Index calls = std::ssize(all.exchange);
+      const auto append = [&](std::vector<Index>& to, const std::vector<Index>& from) {
+        for (const Index index : from) to.push_back(pieces_[p].begin + index);
+      };
+      // Whether everything is sent, what is contributed and what stays is the same for every piece.
+      all.everything = one.everything;
+      all.contribution = one.contribution;
+      all.residual = one.residual;
+      for (std::size_t worker = 0; worker < one.selected.size(); ++worker) append(all.selected[worker], one.selected[worker]);
+      append(all.exchanged, one.exchanged);
+      for (const CollectiveCall& call : one.exchange) all.exchange.push_back(call);
+      for (std::size_t worker = 0; worker < all.work.size() && !one.work.empty(); ++worker)
+        for (KernelWork work : one.work[one.work.size() == 1 ? 0 : worker]) {
+          work.before_call += calls;
+          all.work[worker].push_back(std::move(work));
+        }
+      k += one.target_k.value_or(std::ssize(one.exchanged));
+      details.push_back(one.details);
+      chosen_.push_back(std::move(one));
+    }
+    all.target_k = k;
+    if (all.everything) {
+      all.selected.clear();
+      all.exchanged.clear();
+    }
+    all.details["pieces"] = std::move(details);
+    return all;
+  }
+
+  void keep_residual(std::int64_t worker, const Selection& /*selection*/, std::span<float> accumulator) override {
+    for (std::size_t p = 0; p < parts_.size(); ++p)
+      parts_[p]->keep_residual(
+          worker, chosen_[p], accumulator.subspan(static_cast<std::size_t>(pieces_[p].begin), static_cast<std::size_t>(pieces_[p].size())));
+  }
+
+ private:
+  std::int64_t workers_;
+  std::vector<Segment> pieces_;
+  std::vector<std::unique_ptr<Sparsifier>> parts_;
+  std::vector<Selection> chosen_;  // of this iteration
+};
+
+}  // namespace
+
+std::unique_ptr<Sparsifier> make_by_scope(const ReplayShape& shape, const Json& values,
+                                          const std::function<std::unique_ptr<Sparsifier>(const ReplayShape&)>& make) {
+  if (values.at("scope") == "global") return make(shape);
+  return std::make_unique<ByPieces>(shape, segments_of(shape, values), make);
 }
 
 Parameter density_schedule_parameter(const std::string& note) {

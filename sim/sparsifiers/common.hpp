@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +50,11 @@ Parameter bucket_bytes_parameter();
 /// [0, N) as one piece, one piece per layer, or runs of whole layers of at most bucket_bytes (a larger layer is a bucket of its own).
 std::vector<Segment> segments_of(const ReplayShape& shape, const Json& values);
 std::vector<Segment> layer_segments(const ReplayShape& shape);
+
+/// A sparsifier over the whole vector (scope global), or one of `make` for each layer or bucket, with k = max(1, trunc(d N_piece)) each,
+/// whose exchanges follow one another. The record then has no thresholds, and what the pieces say of themselves under "pieces".
+std::unique_ptr<Sparsifier> make_by_scope(const ReplayShape& shape, const Json& values,
+                                          const std::function<std::unique_ptr<Sparsifier>(const ReplayShape&)>& make);
 
 /// density_schedule: list of [iteration, density], ascending: from this iteration on this density. Empty: the replay's density throughout.
 Parameter density_schedule_parameter(const std::string& note = "");

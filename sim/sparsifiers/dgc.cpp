@@ -1,16 +1,16 @@
 // DGC: deep gradient compression.
 // Paper:    Lin et al., ICLR 2018 (arXiv 1712.01887); as in synxlin/deep-gradient-compression.
 // Rule:     momentum correction: u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g); v is what is sparsified, and u and v become 0
-// where
-//           they are sent. Tensor by tensor, for those with more than one dimension; the others are all-reduced densely. The threshold is
-//           the smallest of the top ceil(d samples) of a strided 1 % sample, |v| >= threshold. Up to 10 corrections: more than 1.3 of the
-//           wanted number: the exact top among these (resample) or a threshold 1.3 times as high; fewer than 0.8: 0.8 of the threshold. The
-//           list is cut to the first ceil(d N_l) indices by position.
+//           where they are sent. Tensor by tensor, for those with more than one dimension; the others are all-reduced densely. The
+//           threshold is the smallest of the top ceil(d samples) of a strided 1 % sample, |v| >= threshold. Up to 10 corrections: more than
+//           1.3 of the wanted number: the exact top among these (resample) or a threshold 1.3 times as high; fewer than 0.8: 0.8 of the
+//           threshold. The list is cut to the first ceil(d N_l) indices by position.
 // Exchange: all-gather of fp32 (fp16) values and int64 (int32) indices of unequal size, all-reduce of the dense tensors.
 // Cost:     two passes of state, a sample, one pass per test.
 //
 // Dense tensors count as sent: they are in every worker's selection and in the union. Warm-up over w epochs: d^((e+1)/(w+1)) in epoch e.
-// Not modelled: gradient clipping.
+// Clipping (clip_norm, off by default): before it is accumulated the gradient of a sparse tensor is scaled down to that L2 norm, by each
+// worker for itself.
 #include <algorithm>
 #include <cmath>
 
@@ -33,6 +33,7 @@ class Dgc : public Sparsifier {
         resample_(values.at("resample").get<bool>()),
         half_(values.at("fp16_values").get<bool>()),
         sample_ratio_(values.at("sample_ratio").get<double>()),
+        clip_norm_(values.at("clip_norm").get<double>()),
         warmup_epochs_(values.at("warmup_epochs").get<std::int64_t>()),
         epoch_iterations_(values.at("iterations_per_epoch").get<std::int64_t>()),
         style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false} {
@@ -46,8 +47,41 @@ class Dgc : public Sparsifier {
     momentum_state_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
+  // Norm and coefficient in float32, as the authors' tensors are.
+  void see_gradient(std::int64_t, std::span<const float> gradient, const kernels::Kernels& kernels) override {
+    if (clip_norm_ == 0) return;
+    clip_.clear();
+    for (const Segment& piece : pieces_) {
+      const auto norm = static_cast<float>(
+          kernels.l2_norm(gradient.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.size()))));
+      clip_.push_back(std::min(1.0F, static_cast<float>(clip_norm_) / (norm + 1e-6F)));
+    }
+  }
+
   void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
                   const kernels::Kernels&) override {
+    if (clip_norm_ == 0) {
+      add(worker, first, gradient, scale, accumulator);
+      return;
+    }
+    // Between two sparse tensors nothing is clipped.
+    const Index last = first + std::ssize(gradient);
+    Index done = first;
+    const auto add_until = [&](Index end, float factor) {
+      end = std::min(end, last);
+      if (end <= done) return;
+      const auto from = static_cast<std::size_t>(done - first), size = static_cast<std::size_t>(end - done);
+      add(worker, done, gradient.subspan(from, size), scale * factor, accumulator.subspan(from, size));
+      done = end;
+    };
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      add_until(pieces_[p].begin, 1);
+      add_until(pieces_[p].end, clip_[p]);
+    }
+    add_until(last, 1);
+  }
+
+  void add(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator) {
     float* u = momentum_of(worker) + first;
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       const float g = scale * gradient[i];
@@ -201,10 +235,11 @@ class Dgc : public Sparsifier {
   bool scheduled_;
   float momentum_;
   bool nesterov_, masking_, resample_, half_;
-  double sample_ratio_;
+  double sample_ratio_, clip_norm_;
   std::int64_t warmup_epochs_, epoch_iterations_;
   GatherStyle style_;
   std::vector<Segment> pieces_, dense_;
+  std::vector<float> clip_;            // of the worker that is being accumulated, one factor per sparse tensor
   std::vector<float> momentum_state_;  // u, n x N; v is the accumulator
 };
 
@@ -224,6 +259,9 @@ SparsifierInfo describe_dgc() {
       boolean_parameter("momentum_masking", true, "u becomes 0 where entries are sent"),
       number_parameter("sample_ratio", 0.01, ">= 0.01 and <= 1", Json{{"minimum", 0.01}, {"maximum", 1}},
                        "fraction of a tensor that is sampled"),
+      number_parameter(
+          "clip_norm", 0, ">= 0", Json{{"minimum", 0}},
+          "largest L2 norm of a sparse tensor's gradient; what is above is scaled down before it is accumulated; 0: no clipping"),
       boolean_parameter("resample", true, "exact top among too many, instead of a higher threshold"),
       integer_parameter("warmup_epochs", 0, ">= 0", Json{{"minimum", 0}},
                         "epochs w over which the density falls to d (the authors' wm5: 5)"),

@@ -8,6 +8,21 @@ Parameter grace_residual_parameter() {
   return boolean_parameter("residual", true, "GRACE's residual memory; false: its memory none, nothing is kept");
 }
 
+Parameter grace_beta_parameter() {
+  return number_parameter("beta", 1, ">= 0", Json{{"minimum", 0}}, "weight of the residual in a = beta e + gamma g");
+}
+
+Parameter grace_gamma_parameter() {
+  return number_parameter("gamma", 1, "> 0", Json{{"exclusiveMinimum", 0}}, "weight of the gradient in a = beta e + gamma g");
+}
+
+void GraceSparsifier::accumulate(std::int64_t, Index, std::span<const float> gradient, float scale, std::span<float> accumulator,
+                                 const kernels::Kernels& kernels) {
+  if (beta_ != 1)
+    for (float& residual : accumulator) residual *= beta_;
+  kernels.accumulate(gradient, scale * gamma_, accumulator);
+}
+
 void finish_grace(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels,
                   const std::vector<std::vector<Index>>& counts, const Json& values, bool sizes_differ) {
   const bool ddp = values.at("variant") == "ddp";

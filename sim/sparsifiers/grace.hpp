@@ -9,6 +9,22 @@ namespace sparscale::sim {
 Parameter grace_variant_parameter(const std::string& meaning);
 /// residual: true | false.
 Parameter grace_residual_parameter();
+/// beta and gamma of the residual memory a = beta e + gamma g.
+Parameter grace_beta_parameter();
+Parameter grace_gamma_parameter();
+
+/// Sparsifiers with that memory.
+class GraceSparsifier : public Sparsifier {
+ public:
+  explicit GraceSparsifier(const Json& values)
+      : beta_(static_cast<float>(values.at("beta").get<double>())), gamma_(static_cast<float>(values.at("gamma").get<double>())) {}
+  void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
+                  const kernels::Kernels& kernels) override;
+
+ private:
+  float beta_, gamma_;
+};
+
 /// Fills exchanged, exchange, contribution, residual and work. `sizes_differ`: the DDP communicator gathers two sizes and pads.
 void finish_grace(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels,
                   const std::vector<std::vector<Index>>& counts, const Json& values, bool sizes_differ);

@@ -1,9 +1,9 @@
 // GRACE's threshold.
 // Paper:    Xu et al., GRACE, ICDCS 2021; as in sands-lab/grace.
 // Rule:     tensor by tensor. Horovod: |a| > lambda. DDP: |a| >= min(lambda, largest signed a), so a tensor without a positive value is
-// sent whole. Exchange: for every tensor: DDP: all-gather of two sizes, then of values and int32 indices padded to the largest; Horovod:
-// all-gathers of
-//           unequal size, int64 indices. Residuals become 0 at the own selection.
+//           sent whole. a = beta e + gamma g.
+// Exchange: for every tensor: DDP: all-gather of two sizes, then of values and int32 indices padded to the largest; Horovod: all-gathers
+//           of unequal size, int64 indices. Residuals become 0 at the own selection.
 // Cost:     one scan of N (DDP: two); two or three calls per tensor.
 #include <algorithm>
 
@@ -12,10 +12,11 @@
 namespace sparscale::sim {
 namespace {
 
-class GraceThreshold : public Sparsifier {
+class GraceThreshold : public GraceSparsifier {
  public:
   GraceThreshold(const ReplayShape& shape, const Json& values)
-      : shape_(shape),
+      : GraceSparsifier(values),
+        shape_(shape),
         values_(values),
         ddp_(values.at("variant") == "ddp"),
         threshold_(values.at("threshold").get<double>()),
@@ -71,7 +72,10 @@ SparsifierInfo describe_grace_threshold() {
   info.parameters = {
       number_parameter("threshold", 0.01, ">= 0", Json{{"minimum", 0}}, "lambda"),
       grace_variant_parameter("at-least with the signed maximum, sizes and padding (ddp), or above, unequal sizes (horovod)"),
-      grace_residual_parameter(), fused_parameter(false, " (Horovod may fuse them)")};
+      grace_residual_parameter(),
+      grace_beta_parameter(),
+      grace_gamma_parameter(),
+      fused_parameter(false, " (Horovod may fuse them)")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GraceThreshold>(shape, values); };
   return info;
 }

@@ -1,8 +1,10 @@
 // GRACE's Top-k.
 // Paper:    Xu et al., GRACE, ICDCS 2021; as in sands-lab/grace.
 // Rule:     tensor by tensor, each worker selects its max(1, trunc(d N_l)) largest |a|, ties to the lower index.
+//           a = beta e + gamma g.
 // Exchange: for every tensor an all-gather of values and one of indices: int32 (DDP) or int64 (Horovod). Residuals become 0 at the own
-// selection. Cost:     a top-k over every tensor on every worker; two calls per tensor.
+//           selection.
+// Cost:     a top-k over every tensor on every worker; two calls per tensor.
 #include <algorithm>
 
 #include "sim/sparsifiers/grace.hpp"
@@ -10,9 +12,10 @@
 namespace sparscale::sim {
 namespace {
 
-class GraceTopK : public Sparsifier {
+class GraceTopK : public GraceSparsifier {
  public:
-  GraceTopK(const ReplayShape& shape, const Json& values) : shape_(shape), values_(values), pieces_(layer_segments(shape)) {}
+  GraceTopK(const ReplayShape& shape, const Json& values)
+      : GraceSparsifier(values), shape_(shape), values_(values), pieces_(layer_segments(shape)) {}
 
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     Selection selection;
@@ -49,8 +52,8 @@ SparsifierInfo describe_grace_topk() {
   info.rule = "Tensor by tensor, each worker selects its max(1, d N_l) largest |a|.";
   info.exchange = "per tensor: all-gather of values (4k_l) and of indices (4k_l or 8k_l)";
   info.cost = "a top-k over every tensor, two calls per tensor";
-  info.parameters = {grace_variant_parameter("int32 indices (ddp) or int64 (horovod)"), grace_residual_parameter(),
-                     fused_parameter(false, " (Horovod may fuse them)")};
+  info.parameters = {grace_variant_parameter("int32 indices (ddp) or int64 (horovod)"), grace_residual_parameter(), grace_beta_parameter(),
+                     grace_gamma_parameter(), fused_parameter(false, " (Horovod may fuse them)")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GraceTopK>(shape, values); };
   return info;
 }

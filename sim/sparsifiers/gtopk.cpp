@@ -1,14 +1,12 @@
 // gTop-k.
 // Paper:    Shi et al., ICDCS 2019 (arXiv 1901.04359); as in hclhkbu/gtopkssgd.
 // Rule:     each worker selects its k = max(1, trunc(d N)) largest |a|. A binary tree merges the lists: in round j a worker that is a
-// multiple of
-//           2^(j+1) adds its partner's list, 2^j away, to its own and keeps the k largest |sum|, ties to the lower index.
-// Exchange: log2(n) rounds of one message of k entries (16 bytes: the authors' index and value travel as float64), a broadcast of the final
-// k
-//           entries. Residuals become 0 at the own selection, and what did not make it into the final list is put back.
-// Cost:     top-k over N and up to log2(n) merges of 2 k entries; no build-up. Entries lost inside the tree although their index survives
-// are not
-//           put back.
+//           multiple of 2^(j+1) adds its partner's list, 2^j away, to its own and keeps the k largest |sum|, ties to the lower index. By
+//           layer or bucket (scope; the authors' merged groups of tensors) each piece has its own exchange, one after the other.
+// Exchange: log2(n) rounds of one message of k entries (16 bytes: the authors' index and value travel as float64), a broadcast of the
+//           final k entries. Residuals become 0 at the own selection, and what did not make it into the final list is put back. Entries
+//           lost inside the tree although their index survives are not put back.
+// Cost:     top-k over N and up to log2(n) merges of 2 k entries; no build-up.
 //
 // The authors' code needs a power of two; the tree here takes any n (a worker without a partner waits for the next round). The merges stand
 // in the kernel work before the broadcast: their time adds up on the path to worker 0, but does not delay single rounds.
@@ -115,10 +113,14 @@ SparsifierInfo describe_gtopk() {
   info.exchange = "log2(n) rounds of 16k bytes to worker 0, broadcast of 16k bytes";
   info.cost = "top-k over N on every worker, up to log2(n) merges of 2k entries; no build-up";
   info.parameters = {
+      scope_parameter(),
+      bucket_bytes_parameter(),
       density_schedule_parameter(" (the authors' code: 0.004 in the first epoch)"),
       {"entry_bytes", 16, "8 | 12 | 16", "bytes of one index and value (16: both as float64, as the authors' arrays are promoted)",
        Json{{"enum", Json::array({8, 12, 16})}}}};
-  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GTopK>(shape, values); };
+  info.make = [](const ReplayShape& shape, const Json& values) {
+    return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<GTopK>(part, values); });
+  };
   return info;
 }
 

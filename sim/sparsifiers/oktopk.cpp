@@ -1,12 +1,11 @@
 // Ok-Topk.
 // Paper:    Li, Hoefler, PPoPP 2022 (arXiv 2201.07598); as in Shigangli/Ok-Topk, whose three programs differ in constants (variant).
 // Rule:     every worker selects |a| > tau_l, strictly; tau_l is the exact k-th largest |a| every 32 (BERT: 128) iterations and is nudged
-// by the count
-//           in between. The vector is cut into n regions with about equal counts (every 64 iterations); worker j sums region j and keeps
-//           sums with |sum| > tau_g, tau_g being the exact k-th largest |sum| every 32 (128) iterations and nudged in between.
+//           by the count in between. The vector is cut into n regions with about equal counts (every 64 iterations); worker j sums region
+//           j and keeps sums with |sum| > tau_g, tau_g being the exact k-th largest |sum| every 32 (128) iterations and nudged in between.
+//           By layer or bucket (scope) each piece has its own thresholds, regions and exchange, one after the other.
 // Exchange: [all-reduce of n-1 boundaries], all-to-all of sizes, all-to-all of entries (8 bytes each), [BERT: balancing], all-gather of
-// sizes,
-//           all-gather of the kept sums. Residuals become 0 where the own selection and the final one agree.
+//           sizes, all-gather of the kept sums. Residuals become 0 where the own selection and the final one agree.
 // Cost:     one scan (every 32nd iteration an exact top-k), the summing of a region; about 6k entries of volume whatever n.
 //
 // Sums are taken in the order of the workers. Iterations before dense_iterations exchange densely and keep no residual: 512 (VGG) and 128
@@ -268,8 +267,11 @@ SparsifierInfo describe_oktopk() {
   info.cost = "one scan of N; about 6k entries of volume whatever n";
   info.parameters = {choice_parameter("variant", {"bert", "vgg", "lstm"}, "which of the authors' programs the constants are from"),
                      integer_parameter("dense_iterations", 0, ">= 0", Json{{"minimum", 0}},
-                                       "first iterations that exchange densely (the authors': 512 in vgg, 128 in lstm)")};
-  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OkTopk>(shape, values); };
+                                       "first iterations that exchange densely (the authors': 512 in vgg, 128 in lstm)"),
+                     scope_parameter(), bucket_bytes_parameter()};
+  info.make = [](const ReplayShape& shape, const Json& values) {
+    return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<OkTopk>(part, values); });
+  };
   info.state_bytes = [](const ReplayShape& shape, const Json&) { return 4 * static_cast<std::uint64_t>(shape.gradients); };
   return info;
 }

@@ -1,12 +1,11 @@
 // OmniReduce.
 // Paper:    Fei et al., SIGCOMM 2021; as in the authors' RDMA version.
 // Rule:     an all-reduce that skips zero blocks: a block of B elements is sent when some |a| in it is above the threshold (0: nothing is
-// lost), and the
-//           first block of every column always. No residual.
+//           lost), and the first block of every column always; there are 8 x aggregators x queue pairs x blocks per message columns. No
+//           residual.
 // Exchange: every worker sends its blocks to aggregators, which send every block that some worker has to all. A block costs 4 B + 4 bytes
-// (its next
-//           offset). Timed as an all-to-all of the worker's own blocks, then an all-gather of the union in n equal parts: aggregators that
-//           are the workers themselves, without the overlap of the two directions that the streaming gives.
+//           (its next offset). Timed as an all-to-all of the worker's own blocks, then an all-gather of the union in n equal parts:
+//           aggregators that are the workers themselves, without the overlap of the two directions that the streaming gives.
 // Cost:     one scan of N for the bitmap.
 //
 // k_i counts the elements of the blocks that worker i sends, the union those of all blocks that come back.
@@ -25,7 +24,10 @@ class OmniReduce : public Sparsifier {
         block_(values.at("block_elements").get<Index>()),
         threshold_(static_cast<float>(values.at("threshold").get<double>())) {
     const Index aggregators = values.at("aggregators").get<Index>();
-    columns_ = 8 * (aggregators == 0 ? shape.workers : aggregators) * values.at("blocks_per_message").get<Index>();
+    const std::uint64_t aggregating = static_cast<std::uint64_t>(aggregators == 0 ? shape.workers : aggregators);
+    columns_ = static_cast<Index>(
+        checked_multiply(checked_multiply(8 * aggregating, values.at("queue_pairs").get<std::uint64_t>(), "columns of omnireduce"),
+                         values.at("blocks_per_message").get<std::uint64_t>(), "columns of omnireduce"));
   }
 
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
@@ -54,7 +56,7 @@ class OmniReduce : public Sparsifier {
     CollectiveCall to_aggregators = all_reduce("values", "float32", 0);
     to_aggregators.operation = Operation::all_to_all;
     // One n-th of the blocks is a worker's own to aggregate.
-    for (std::uint64_t& own : bytes) own = own / static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(n - 1);
+    for (std::uint64_t& own : bytes) own = own * static_cast<std::uint64_t>(n - 1) / static_cast<std::uint64_t>(n);
     to_aggregators.bytes = bytes;
     selection.exchange = {
         to_aggregators, all_gather("values", "float32", (union_bytes + static_cast<std::uint64_t>(n) - 1) / static_cast<std::uint64_t>(n))};
@@ -102,8 +104,10 @@ SparsifierInfo describe_omnireduce() {
   info.parameters = {integer_parameter("block_elements", 256, ">= 1", Json{{"minimum", 1}},
                                        "elements of a block (the authors' examples 256, their option's default 1024)"),
                      number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "a block without |a| above it counts as zero"),
-                     integer_parameter("aggregators", 0, ">= 0", Json{{"minimum", 0}},
+                     integer_parameter("aggregators", 0, ">= 0 and <= 1000000", Json{{"minimum", 0}, {"maximum", 1000000}},
                                        "aggregators, which set the number of columns; 0: as many as workers"),
+                     integer_parameter("queue_pairs", 1, ">= 1 and <= 1024", Json{{"minimum", 1}, {"maximum", 1024}},
+                                       "queue pairs to each aggregator, which multiply the columns"),
                      integer_parameter("blocks_per_message", 1, ">= 1", Json{{"minimum", 1}}, "blocks that are fused in one message")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OmniReduce>(shape, values); };
   info.state_bytes = [](const ReplayShape& shape, const Json&) {  // index lists of nearly full vectors

@@ -47,4 +47,22 @@ const SparsifierInfo& find_sparsifier(const std::string& name) {
   throw InputError("sparsifier", "one of " + names, "\"" + name + "\"");
 }
 
+std::string sparsifier_reference() {
+  std::string text;
+  for (const SparsifierInfo& info : sparsifiers()) {
+    text += info.name + ": " + info.title + "\n";
+    const auto line = [&text](std::string what, const std::string& value) {
+      what.resize(10, ' ');
+      text += "    " + what + value + "\n";
+    };
+    line("paper", info.paper);
+    line("rule", info.rule);
+    line("exchange", info.exchange);
+    line("cost", info.cost);
+    for (const Parameter& parameter : info.parameters)
+      line("parameter", parameter.name + " = " + parameter.default_value.dump() + " (" + parameter.range + "): " + parameter.meaning);
+  }
+  return text;
+}
+
 }  // namespace sparscale::sim

@@ -1,9 +1,8 @@
 // SAGE.
 // Paper:    Yoon, Oh, J. Supercomputing 2023; as in kljp/exdyna's (2023a: kljp/sage's) SAGEReducer.
-// Rule:     each worker has a threshold of its own, rescaled in every iteration by alpha (ratio of the means of |a| over a random sample),
-// by
-//           beta (examined density against d) and by gamma (+-5 % when the examined density is off by more than 10 times). Float32 after
-//           the first iteration, products rounded one by one.
+// Rule:     each worker has a threshold of its own, rescaled in every iteration by alpha (ratio of the means of |a| over a random
+//           sample), by beta (examined density against d) and by gamma (+-5 % when the examined density is off by more than 10 times).
+//           Float32 after the first iteration, products rounded one by one.
 // Exchange: all-gather of one count, all-gather of the indices padded to the largest count, sort and unique, all-reduce of the values at
 //           the union. Residuals become 0 at the union. 2023a: as hard_threshold's.
 // Cost:     two scans of N and about 400 single reads on every worker; every worker's own threshold spreads the counts.

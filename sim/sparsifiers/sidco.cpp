@@ -6,22 +6,22 @@
 //           needs. stages < 0: one at first; after every 5 selections (pieces, when there are several) a worker changes its number by the
 //           mean of selected / wanted: above 1.2 one less, below 0.8 one more; -2 turns this direction round whenever the estimate got
 //           worse, -3 whenever it did not move towards 1. Between 1 and ceil(ln d / ln 1/2).
-// Exchange: all-gather of fp32 values and of int32 indices. Residuals become 0 at the own selection.
+// Exchange: all-gather of fp32 values and of int32 indices. Residuals (gradient_weight a + memory_weight e) become 0 at the own selection.
 // Cost:     passes over N for norm and moments, shrinking passes for later stages, one selecting pass.
 //
 // A vector of zeros has no fit: nothing is selected from it (the authors' code divides 0 by 0). A stage whose subset is empty, or a fit
-// that is not finite, keeps the threshold so far.
+// that is not finite, keeps the threshold so far. From d >= first_ratio on there is one stage, whatever stages says.
 #include <algorithm>
 #include <boost/math/special_functions/gamma.hpp>
 #include <cmath>
 #include <limits>
 
+#include "base/checked.hpp"
 #include "sim/sparsifiers/common.hpp"
 
 namespace sparscale::sim {
 namespace {
 
-constexpr double first_ratio = 0.25, stage_ratio = 0.25;
 constexpr double log_epsilon = 2.220446049250313e-16;  // keeps ln x finite for zeros
 constexpr double tolerance = 0.2;
 constexpr int selections_per_update = 5;
@@ -43,11 +43,32 @@ class Sidco : public Sparsifier {
       : shape_(shape),
         fit_(values.at("fit").get<std::string>()),
         mode_(values.at("stages").get<std::int64_t>()),
+        first_ratio_(values.at("first_ratio").get<double>()),
+        stage_ratio_(values.at("stage_ratio").get<double>()),
+        residual_(values.at("residual").get<bool>()),
+        gradient_weight_(static_cast<float>(values.at("gradient_weight").get<double>())),
+        memory_weight_(static_cast<float>(values.at("memory_weight").get<double>())),
         style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false},
         pieces_(segments_of(shape, values)) {
     workers_.resize(static_cast<std::size_t>(shape.workers));
     for (Worker& worker : workers_) worker.stages = mode_ < 0 ? 1 : mode_;
     most_stages_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::log(shape.density) / std::log(0.5))));
+    if (residual_ && memory_weight_ != 0)
+      before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
+  }
+
+  void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
+                  const kernels::Kernels& kernels) override {
+    if (!before_.empty()) std::copy(accumulator.begin(), accumulator.end(), before_of(worker) + first);
+    kernels.accumulate(gradient, scale, accumulator);
+  }
+
+  // e' = gradient_weight a + memory_weight e, 0 where it was sent.
+  void keep_residual(std::int64_t worker, const Selection& selection, std::span<float> accumulator) override {
+    const float* before = before_.empty() ? nullptr : before_of(worker);
+    for (std::size_t i = 0; i < accumulator.size(); ++i)
+      accumulator[i] = gradient_weight_ * accumulator[i] + (before ? memory_weight_ * before[i] : 0.0F);
+    for (const Index index : selection.selected[static_cast<std::size_t>(worker)]) accumulator[static_cast<std::size_t>(index)] = 0;
   }
 
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
@@ -82,12 +103,18 @@ class Sidco : public Sparsifier {
     append_entry_gathers(selection.exchange, counts, style_);
     work.all("unite", sum_of(all), std::ssize(selection.exchanged), selection.exchange.size());
     selection.contribution = Contribution::at_own_selection;
+    if (!residual_)
+      selection.residual = Residual::cleared;
+    else if (gradient_weight_ != 1 || memory_weight_ != 0)
+      selection.residual = Residual::by_sparsifier;
     selection.details["stages"] = stages;
     selection.work = work.take();
     return selection;
   }
 
  private:
+  float* before_of(std::int64_t worker) { return before_.data() + worker * shape_.gradients; }
+
   struct Worker {
     std::int64_t stages = 1;
     // The search for their number: selected over wanted since the last change, its last mean, the direction.
@@ -120,19 +147,19 @@ class Sidco : public Sparsifier {
     work.one(worker, "l2_norm", piece.size(), piece.size(), 0);
     if (norm == 0) return std::numeric_limits<float>::quiet_NaN();
     const double d = shape_.density;
-    const bool one_stage = stages == 1 || d >= first_ratio;
-    double threshold = first_stage(values, norm, one_stage ? d : first_ratio);
+    const bool one_stage = stages == 1 || d >= first_ratio_;
+    double threshold = first_stage(values, norm, one_stage ? d : first_ratio_);
     work.one(worker, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
     if (one_stage) return static_cast<float>(threshold * norm);
-    // Later stages: how many, and the ratio of each. stages = 0: 0.25 each and the rest in the last.
-    const double rest = d / first_ratio;
-    const std::int64_t later = stages == 0 ? static_cast<std::int64_t>(std::ceil(std::log(rest) / std::log(stage_ratio))) : stages - 1;
-    const double equal = stages == 0 ? stage_ratio : std::pow(rest, 1 / static_cast<double>(later));
+    // Later stages: how many, and the ratio of each. stages = 0: stage_ratio each and the rest in the last.
+    const double rest = d / first_ratio_;
+    const std::int64_t later = stages == 0 ? static_cast<std::int64_t>(std::ceil(std::log(rest) / std::log(stage_ratio_))) : stages - 1;
+    const double equal = stages == 0 ? stage_ratio_ : std::pow(rest, 1 / static_cast<double>(later));
     std::vector<Index> kept;
     select_above(accumulators, kernels, worker, piece.begin, piece.end, static_cast<float>(threshold * norm), kept);
     work.one(worker, "threshold_select", piece.size(), std::ssize(kept), 0);
     for (std::int64_t stage = 1; stage <= later && !kept.empty(); ++stage) {
-      const double ratio = stages == 0 && stage == later ? rest / std::pow(stage_ratio, static_cast<double>(later - 1)) : equal;
+      const double ratio = stages == 0 && stage == later ? rest / std::pow(stage_ratio_, static_cast<double>(later - 1)) : equal;
       const Moments moments = moments_of(values, kept, piece.begin, norm);
       const double excess = moments.mean - moments.minimum;
       const double next =
@@ -162,7 +189,9 @@ class Sidco : public Sparsifier {
       for (const float value : values) logs += std::log(std::abs(value) / norm + log_epsilon);
       const double s = std::log(mean) - logs / size;
       const double shape = (3 - s + std::sqrt((s - 3) * (s - 3) + 24 * s)) / (12 * s);
-      if (std::isfinite(shape) && shape > 0) threshold = mean / shape * boost::math::gamma_p_inv(shape, 1 - ratio);
+      if (std::isfinite(shape) && shape > 0)
+        threshold = residual_ ? mean / shape * boost::math::gamma_p_inv(shape, 1 - ratio)
+                              : -mean / shape * (std::log(ratio) + std::lgamma(shape));  // the authors' class without residual approximates
     }
     return threshold;
   }
@@ -185,10 +214,14 @@ class Sidco : public Sparsifier {
   ReplayShape shape_;
   std::string fit_;
   std::int64_t mode_;  // the parameter stages
+  double first_ratio_, stage_ratio_;
+  bool residual_;
+  float gradient_weight_, memory_weight_;
   GatherStyle style_;
   std::vector<Segment> pieces_;
   std::vector<Worker> workers_;
   std::int64_t most_stages_ = 1;
+  std::vector<float> before_;  // residuals before the gradients were added, n x N; only with memory_weight
 };
 
 }  // namespace
@@ -206,11 +239,25 @@ SparsifierInfo describe_sidco() {
       integer_parameter(
           "stages", 1, ">= -3", Json{{"minimum", -3}},
           "stages of fitting; 0: as many as needed at 0.25 each; -1, -2, -3: adapted after every 5 selections, starting with one"),
+      number_parameter("first_ratio", 0.25, "> 0 and < 1", Json{{"exclusiveMinimum", 0}, {"exclusiveMaximum", 1}},
+                       "density of the first of several stages"),
+      number_parameter("stage_ratio", 0.25, "> 0 and < 1", Json{{"exclusiveMinimum", 0}, {"exclusiveMaximum", 1}},
+                       "density of each later stage within the one before, when stages = 0"),
+      boolean_parameter("residual", true,
+                        "error feedback; false: the authors' classes without it, whose gamma_pareto takes -B (ln d + ln Gamma(A)) as the "
+                        "first threshold instead of the quantile"),
+      number_parameter("gradient_weight", 1, ">= 0", Json{{"minimum", 0}}, "w of the residual w a + m e, which is 0 where a was sent"),
+      number_parameter("memory_weight", 0, ">= 0", Json{{"minimum", 0}}, "m of the residual; it keeps a second state per worker"),
       scope_parameter(),
       bucket_bytes_parameter(),
       fused_parameter(true, ""),
       index_bytes_parameter(4)};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Sidco>(shape, values); };
+  info.state_bytes = [](const ReplayShape& shape, const Json& values) -> std::uint64_t {
+    if (!values.at("residual").get<bool>() || values.at("memory_weight").get<double>() == 0) return 0;
+    return checked_multiply(
+        checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.gradients), "sidco"), 4, "sidco");
+  };
   return info;
 }
 

@@ -1,0 +1,244 @@
+// Bytes are conserved: what the calls of every exchange carry is what the workers selected, no more and no less.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "sim/sparsifiers/common.hpp"
+#include "tests/catch.hpp"
+#include "tests/sparsifier_support.hpp"
+
+using namespace sparscale;
+using namespace sparscale::sim;
+using namespace sparscale::test;
+
+namespace {
+
+// A matrix, a bias, an empty and a tiny tensor, and so on.
+const std::vector<std::int64_t> sizes = {1200, 30, 0, 700, 1, 465, 64, 4};
+
+ReplayShape shape_of(std::int64_t workers, double density) {
+  ReplayShape shape;
+  shape.workers = workers;
+  shape.layers = layers_of_sizes(sizes);
+  for (traces::Layer& layer : shape.layers)
+    if (layer.size > 100) layer.shape = {layer.size / 5, 5};
+  shape.gradients = std::accumulate(sizes.begin(), sizes.end(), Index{0});
+  shape.density = density;
+  shape.target_k = truncated(density, shape.gradients);
+  return shape;
+}
+
+std::vector<std::vector<float>> accumulators_of(const ReplayShape& shape, int iteration) {
+  std::vector<std::vector<float>> all;
+  for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
+    Random random(stream_key(3, "exchange test", {static_cast<std::uint64_t>(iteration), static_cast<std::uint64_t>(worker)}));
+    auto& values = all.emplace_back(static_cast<std::size_t>(shape.gradients));
+    for (float& value : values) value = static_cast<float>(random.normal());
+  }
+  return all;
+}
+
+// Sums over the workers of what they hand in (without padding), by "operation payload".
+std::map<std::string, std::uint64_t> carried(const Exchange& exchange, std::int64_t workers) {
+  std::map<std::string, std::uint64_t> sums;
+  for (const CollectiveCall& call : exchange) {
+    const std::vector<std::uint64_t> bytes = call.bytes_of_all(workers, true);
+    sums[operation_name(call.operation) + " " + call.payload] += std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+  }
+  return sums;
+}
+
+void check_form(const Exchange& exchange, std::int64_t workers) {
+  for (const CollectiveCall& call : exchange) {
+    REQUIRE((call.bytes.size() == 1 || std::ssize(call.bytes) == workers));
+    REQUIRE(call.root >= 0);
+    REQUIRE(call.root < workers);
+    if (call.bytes_unpadded.empty()) continue;
+    REQUIRE(std::ssize(call.bytes_unpadded) == workers);
+    // Padding is up to the largest, no further.
+    REQUIRE(call.bytes.size() == 1);
+    REQUIRE(call.bytes.front() == *std::max_element(call.bytes_unpadded.begin(), call.bytes_unpadded.end()));
+  }
+}
+
+using Check = std::function<void(const ReplayShape&, const Selection&, std::map<std::string, std::uint64_t>)>;
+
+void replay(const std::string& name, const Json& parameters, const Check& check, double density = 0.02) {
+  for (const std::int64_t n : {1, 2, 3, 8, 33, 65}) {
+    const ReplayShape shape = shape_of(n, density);
+    const SparsifierInfo& info = find_sparsifier(name);
+    const auto sparsifier = info.make(shape, resolve_parameters(info, parameters, "test", "/parameters"));
+    for (int t = 0; t < 4; ++t) {
+      INFO(name << " " << parameters.dump() << ", " << n << " workers, iteration " << t);
+      const Selection selection = sparsifier->select(t, MemoryView(accumulators_of(shape, t)), kernels::cpu_kernels());
+      check_form(selection.exchange, n);
+      check(shape, selection, carried(selection.exchange, n));
+    }
+  }
+}
+
+std::uint64_t total(const Selection& selection) { return static_cast<std::uint64_t>(sum_of(counts_of(selection.selected))); }
+std::uint64_t united(const Selection& selection) { return selection.exchanged.size(); }
+
+using Sums = std::map<std::string, std::uint64_t>;
+
+// Indices gathered, values all-reduced at the union (X1, X2).
+Check reduced_at_union(std::uint64_t index_bytes, bool counts) {
+  return [=](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    const auto n = static_cast<std::uint64_t>(shape.workers);
+    Sums expected = {{"all_gather indices", index_bytes * total(s)}, {"all_reduce values", 4 * n * united(s)}};
+    if (counts) expected["all_gather counts"] = 8 * n;
+    REQUIRE(sums == expected);
+  };
+}
+
+// Values and indices gathered (X4), after `extra` bytes of other calls per worker.
+Check gathered(std::uint64_t index_bytes, const Sums& extra = {}) {
+  return [=](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    Sums expected = {{"all_gather values", 4 * total(s)}, {"all_gather indices", index_bytes * total(s)}};
+    for (const auto& [key, bytes] : extra) expected[key] = bytes * static_cast<std::uint64_t>(shape.workers);
+    REQUIRE(sums == expected);
+  };
+}
+
+const std::uint64_t tensors = 7;  // that are not empty
+
+}  // namespace
+
+TEST_CASE("Exchanges that reduce at the union carry every selected index once and every united value") {
+  replay("topk", Json::object(), reduced_at_union(8, false));
+  replay("topk", {{"index_bytes", 4}, {"scope", "layer"}}, reduced_at_union(4, false));
+  replay("topk", {{"scope", "bucket"}, {"bucket_bytes", 4096}}, reduced_at_union(8, false));
+  replay("hard_threshold", {{"threshold", 2.5}}, reduced_at_union(8, true));
+  replay("sage", {{"threshold", 2.5}}, reduced_at_union(8, true));
+  replay("micro", {{"index_bytes", 4}}, reduced_at_union(4, true));
+  replay("exdyna", {{"blocks", 70}}, reduced_at_union(8, true));
+}
+
+TEST_CASE("Exchanges that gather entries carry every selected entry once") {
+  replay("topk", {{"generation", "2023a"}}, gathered(4));
+  replay("hard_threshold", {{"generation", "2023a"}, {"threshold", 2.5}},
+         gathered(4, {{"all_gather counts", 8}, {"all_gather plan", 2 * 8 * tensors}}));
+  replay("sage", {{"generation", "2023a"}, {"threshold", 2.5}},
+         gathered(4, {{"all_gather counts", 8}, {"all_gather plan", 2 * 8 * tensors}}));
+  replay("global_topk", Json::object(), gathered(8));
+  replay("random_k", Json::object(), gathered(4));
+  replay("random_k", {{"scope", "layer"}}, gathered(4));
+  for (const char* variant : {"gk", "gkfork"}) replay("gaussiank", {{"variant", variant}}, gathered(4));
+  replay("gaussiank", {{"variant", "ok"}}, gathered(4, {{"all_gather counts", 4}}));
+  replay("gaussiank", {{"variant", "ok"}, {"scope", "layer"}, {"fused", false}}, gathered(4, {{"all_gather counts", 4 * tensors}}));
+  for (const char* fit : {"exponential", "pareto", "gamma_pareto"})
+    for (const bool fused : {true, false})
+      replay("sidco", {{"fit", fit}, {"stages", 2}, {"scope", "layer"}, {"fused", fused}}, gathered(4));
+  replay("grace_topk", {{"variant", "horovod"}}, gathered(8));
+  replay("grace_topk", {{"fused", true}}, gathered(4));
+  replay("grace_threshold", {{"threshold", 2.5}, {"variant", "horovod"}}, gathered(8));
+  replay("grace_threshold", {{"threshold", 2.5}}, gathered(4, {{"all_gather counts", 16 * tensors}}));
+}
+
+TEST_CASE("CLT-k, DEFT, gTop-k and shared Random-k carry one agreed list") {
+  const auto cltk = [](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    const auto n = static_cast<std::uint64_t>(shape.workers);
+    REQUIRE(sums == Sums{{"broadcast indices", 8 * n * united(s)}, {"all_reduce values", 4 * n * united(s)}});
+  };
+  replay("cltk", Json::object(), [&](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    REQUIRE(std::ssize(s.exchanged) == shape.target_k);
+    cltk(shape, s, sums);
+  });
+  replay("cltk", {{"cltk_mode", "leader_only"}, {"scope", "layer"}}, cltk);
+  replay("cltk", {{"scope", "bucket"}, {"bucket_bytes", 4096}}, cltk);
+  replay("random_k", {{"indices", "shared"}}, [](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    REQUIRE(sums == Sums{{"all_reduce values", 4 * static_cast<std::uint64_t>(shape.workers) * united(s)}});
+  });
+  replay("deft", Json::object(), [](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+    const auto n = static_cast<std::uint64_t>(shape.workers);
+    std::uint64_t fragments = s.details.at("common_fragments").size();
+    for (const Json& bin : s.details.at("bins")) fragments += bin.size();
+    REQUIRE(united(s) >= total(s));  // plus the common fragments
+    REQUIRE(sums == Sums{{"broadcast plan", n * (4 * n + 4 * fragments)},
+                         {"all_gather counts", 8 * n},
+                         {"all_gather indices", 8 * total(s)},
+                         {"all_reduce values", 4 * n * united(s)}});
+  });
+  for (const std::string scope : {"global", "layer"})
+    replay("gtopk", {{"scope", scope}}, [](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+      const auto n = static_cast<std::uint64_t>(shape.workers);
+      REQUIRE(united(s) * n == total(s));  // k each, k in the end
+      REQUIRE(sums == Sums{{"reduce values", 16 * total(s)}, {"broadcast values", 16 * total(s)}});
+    });
+}
+
+TEST_CASE("DGC and the original Accordion carry sparse tensors as entries and the others whole") {
+  const auto check = [](std::uint64_t index_bytes, const Sums& extra) {
+    return [=](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+      const auto n = static_cast<std::uint64_t>(shape.workers), dense = s.details.at("dense_elements").get<std::uint64_t>();
+      REQUIRE(dense == 30 + 1 + 64 + 4);
+      const std::uint64_t entries = total(s) - n * dense;
+      Sums expected = {
+          {"all_gather values", 4 * entries}, {"all_gather indices", index_bytes * entries}, {"all_reduce gradient", 4 * n * dense}};
+      for (const auto& [key, bytes] : extra) expected[key] = n * bytes;
+      REQUIRE(sums == expected);
+    };
+  };
+  replay("dgc", Json::object(), check(8, {}));
+  replay("dgc", {{"fused", false}, {"index_bytes", 4}}, check(4, {}));
+  replay("accordion", {{"variant", "original"}, {"switch_iterations", 1}}, check(8, {{"broadcast plan", 4 * tensors}}));
+  replay("accordion", {{"switch_iterations", 1}}, gathered(4, {{"broadcast plan", 4 * tensors}}));
+}
+
+TEST_CASE("Ok-Topk sends what lies outside the own region, and all that is sent arrives") {
+  for (const char* variant : {"bert", "vgg", "lstm"})
+    replay("oktopk", {{"variant", variant}}, [&](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+      const auto n = static_cast<std::uint64_t>(shape.workers);
+      auto starts = s.details.at("region_starts").get<std::vector<Index>>();
+      starts.push_back(shape.gradients);
+      std::vector<std::uint64_t> arrived(n);
+      std::uint64_t outside = 0;
+      for (std::size_t worker = 0; worker < n; ++worker)
+        for (const Index index : s.selected[worker]) {
+          std::size_t region = 0;
+          while (index >= starts[region + 1]) ++region;
+          ++arrived[region];
+          outside += region != worker ? 1 : 0;
+        }
+      REQUIRE(s.details.at("region_received").get<std::vector<std::uint64_t>>() == arrived);
+      REQUIRE(sums.at("all_to_all counts") == 4 * n * (n - 1));
+      const bool bert = std::string(variant) == "bert";
+      // First all-to-all of values: entries to their regions. A second one balances.
+      std::vector<std::uint64_t> first;
+      for (const CollectiveCall& call : s.exchange)
+        if (call.operation == Operation::all_to_all && call.payload == "values" && first.empty()) first = call.bytes_of_all(shape.workers);
+      REQUIRE(std::accumulate(first.begin(), first.end(), std::uint64_t{0}) == 8 * outside);
+      const std::uint64_t gathered_bytes = sums.at("all_gather values") + (bert ? sums.at("all_gather indices") : 0);
+      const bool first_iteration = sums.contains("all_reduce plan");
+      if (first_iteration) {
+        REQUIRE(sums.at("all_reduce plan") == 4 * n * (n - 1));
+        REQUIRE(gathered_bytes >= 8 * united(s));  // all sums that are not zero
+        REQUIRE(gathered_bytes <= 8 * total(s));
+      } else if (n > 1) {
+        REQUIRE(gathered_bytes == 8 * united(s));
+      }
+    });
+}
+
+TEST_CASE("OmniReduce sends every block once to its aggregator and the union back") {
+  replay("omnireduce", {{"block_elements", 16}, {"aggregators", 1}, {"threshold", 2.5}},
+         [](const ReplayShape& shape, const Selection& s, const Sums&) {
+           const auto n = static_cast<std::uint64_t>(shape.workers);
+           const auto blocks = s.details.at("blocks_sent").get<std::vector<std::uint64_t>>();
+           const std::vector<std::uint64_t> sent = s.exchange.at(0).bytes_of_all(shape.workers);
+           for (std::size_t worker = 0; worker < n; ++worker)
+             REQUIRE(sent[worker] == (4 * s.selected[worker].size() + 4 * blocks[worker]) * (n - 1) / n);
+           const std::uint64_t back = 4 * united(s) + 4 * s.details.at("blocks_union").get<std::uint64_t>();
+           REQUIRE(s.exchange.at(1).bytes.front() == (back + n - 1) / n);
+         });
+}
+
+TEST_CASE("Dense exchanges carry every gradient") {
+  for (const auto& [name, parameters, bytes] : std::vector<std::tuple<std::string, Json, std::uint64_t>>{
+           {"dense", Json::object(), 4}, {"dense", {{"bucket_bytes", 1000}}, 4}, {"dense_fp16", Json::object(), 2}})
+    replay(name, parameters, [&, each = bytes](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+      REQUIRE(s.everything);
+      REQUIRE(sums == Sums{{"all_reduce gradient", each * static_cast<std::uint64_t>(shape.workers * shape.gradients)}});
+    });
+}

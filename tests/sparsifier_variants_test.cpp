@@ -1,0 +1,213 @@
+// The variants and options of single sparsifiers, on cases worked out by hand; the reference page.
+#include <cmath>
+#include <numeric>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "sim/sparsifiers/common.hpp"
+#include "tests/catch.hpp"
+#include "tests/command.hpp"
+#include "tests/sparsifier_support.hpp"
+
+using namespace sparscale;
+using namespace sparscale::sim;
+using namespace sparscale::test;
+
+namespace {
+
+using Lists = std::vector<std::vector<Index>>;
+
+std::unique_ptr<traces::GradientSource> constant(std::int64_t workers, const std::vector<float>& gradient) {
+  return std::make_unique<MadeGradients>(workers, std::ssize(gradient),
+                                         [=](std::int64_t, std::int64_t, std::vector<float>& g) { g = gradient; });
+}
+
+double norm_of(const Json& record) { return record.at("residual_norm").at(0).get<double>(); }
+
+std::vector<traces::Layer> matrix_and_vector(std::int64_t matrix, std::int64_t vector) {
+  auto layers = layers_of_sizes({matrix, vector});
+  layers.front().shape = {matrix, 1};
+  return layers;
+}
+
+}  // namespace
+
+TEST_CASE("The reference page holds what the program prints about every sparsifier") {
+  const std::string page = read_file(std::string(SPARSCALE_SOURCE_DIRECTORY) + "/docs/sparsifiers.md");
+  INFO("bring docs/sparsifiers.md up to date: scripts/update-reference.sh PATH-TO/sparscale");
+  CHECK(page.find("\n```text\n" + sparsifier_reference() + "```\n") != std::string::npos);
+  const tests::CommandResult printed = tests::run_program("list sparsifiers");
+  CHECK(printed.status == 0);
+  CHECK(printed.out == sparsifier_reference());
+}
+
+TEST_CASE("Gaussian-k's fork takes the few and goes on among the others") {
+  // k = 4 of 20: mean 0.95, sd 2.37, z 1.28: threshold 3.99 takes the 10; 1 < 8/3, so 0.399 among the others: three more.
+  std::vector<float> values(20, 0.0F);
+  values[7] = 10;
+  values[3] = values[12] = -3;
+  values[19] = 3;
+  Small fork("gaussiank", {{"variant", "gkfork"}}, 0.2, 1, {20});
+  CHECK(fork.select(0, {values}).selected == Lists{{3, 7, 12, 19}});
+  // All equal: sd 0, none above; a tenth of it: all eight, which is too many for k = 2; twice that and so on up to 0.8 and 1.6, and again
+  // a tenth: 0.16 ... 1.28: after a hundred tests the candidates of the last too large one stay, if it was the last.
+  const auto stuck = Small("gaussiank", {{"variant", "gkfork"}}, 0.25, 1, {8}).select(0, {std::vector<float>(8, 1.0F)});
+  CHECK((stuck.selected.front().empty() || stuck.selected.front().size() == 8));
+}
+
+TEST_CASE("Gaussian-k as in Ok-Topk takes up to twenty steps in one direction and uses the last one") {
+  // k = 2: at least 1, at most 2. All equal: none is above the mean, one step down all are, and there it stops.
+  CHECK(Small("gaussiank", {{"variant", "ok"}}, 0.5, 1, {4}).select(0, {{1, 1, 1, 1}}).selected == Lists{{0, 1, 2, 3}});
+  // k = 4: at least 3. mean 1.25, sd sqrt(12.5): one above 3.63; still one after twenty steps.
+  const Selection s = Small("gaussiank", {{"variant", "ok"}}, 0.5, 1, {8}).select(0, {{10, 0, 0, 0, 0, 0, 0, 0}});
+  CHECK(s.selected == Lists{{0}});
+  CHECK(s.threshold.front() == Approx((1.25 + 0.6744898 * std::sqrt(12.5)) / std::pow(1.02, 20)).epsilon(1e-6));
+  CHECK(std::count_if(s.work.front().begin(), s.work.front().end(), [](const KernelWork& w) { return w.operation == "count"; }) == 21);
+}
+
+TEST_CASE("DGC clips the gradient of a sparse tensor before it is accumulated") {
+  // Norm 5 becomes 1: {0.6, 0.8}; the larger is sent. The vector is left alone, and so is a gradient below the limit.
+  const auto run = [](double clip_norm) {
+    auto options = options_of("dgc", 0.25, 1, {{"momentum", 0.0}, {"clip_norm", clip_norm}});
+    return Replay(constant(1, {3, 4, 0, 0, 7, 7}), matrix_and_vector(4, 2), options);
+  };
+  Replay clipped = run(1);
+  Json record = clipped.next();
+  CHECK(norm_of(record) == Approx(0.6).epsilon(1e-6));
+  CHECK(record.at("energy_exchanged").get<double>() == Approx((0.64 + 98) / (1 + 98)).epsilon(1e-6));
+  CHECK(norm_of(clipped.next()) == Approx(0.8).epsilon(1e-6));  // 1.2 is sent, 0.8 stays
+  CHECK(norm_of(run(10).next()) == Approx(3.0).epsilon(1e-12));
+  CHECK(norm_of(run(0).next()) == Approx(3.0).epsilon(1e-12));
+}
+
+TEST_CASE("SIDCo without residual takes the authors' approximation of the gamma quantile") {
+  const double mean = 2.5, s = std::log(mean) - (std::log(2.0) + std::log(3.0) + std::log(4.0)) / 4;
+  const double shape = (3 - s + std::sqrt((s - 3) * (s - 3) + 24 * s)) / (12 * s);
+  Small plain("sidco", {{"fit", "gamma_pareto"}, {"residual", false}}, 0.01, 1, {4});
+  Selection found = plain.select(0, {{1, -2, 3, 4}});
+  CHECK(found.threshold.front() == Approx(-mean / shape * (std::log(0.01) + std::lgamma(shape))).epsilon(1e-6));
+  CHECK(found.residual == Residual::cleared);
+  // With residual it is the quantile itself, 0.99 of a gamma distribution of about shape 4.26 and scale 0.587: above all four.
+  found = Small("sidco", {{"fit", "gamma_pareto"}}, 0.01, 1, {4}).select(0, {{1, -2, 3, 4}});
+  CHECK(found.selected == Lists{{}});
+  CHECK(found.threshold.front() > 5);
+}
+
+TEST_CASE("SIDCo's first ratio and the weights of its memory") {
+  // Two stages, d = 0.125, first ratio 0.5: 2.5 ln 2 = 1.73 leaves {2, 3, 4}; minimum 2, mean 3, ratio 0.25: 2 + ln 4 = 3.386.
+  Small two("sidco", {{"stages", 2}, {"first_ratio", 0.5}}, 0.125, 1, {4});
+  Selection s = two.select(0, {{1, -2, 3, 4}});
+  CHECK(s.threshold.front() == Approx(2 + std::log(4.0)).epsilon(1e-6));
+  CHECK(s.selected == Lists{{3}});
+  // stages = 0, second stage in steps of 0.5: 0.25 is two of them: 2 + ln 2 = 2.69 leaves {3, 4}; minimum 3, mean 3.5: 3 + 0.5 ln 2.
+  Small steps("sidco", {{"stages", 0}, {"first_ratio", 0.5}, {"stage_ratio", 0.5}}, 0.125, 1, {4});
+  CHECK(steps.select(0, {{1, -2, 3, 4}}).threshold.front() == Approx(3 + 0.5 * std::log(2.0)).epsilon(1e-6));
+
+  // e' = a / 2 + e / 4 where nothing was sent. a0 = {1, -2, 3, 4}: 1 is below 2.5 ln 2: e = 0.5. a1 = 1.5: e = 0.75 + 0.125.
+  Replay weighted(constant(1, {1, -2, 3, 4}), layers_of_sizes({4}),
+                  options_of("sidco", 0.5, 1, {{"gradient_weight", 0.5}, {"memory_weight", 0.25}}));
+  CHECK(norm_of(weighted.next()) == Approx(0.5).epsilon(1e-12));
+  CHECK(norm_of(weighted.next()) == Approx(0.875).epsilon(1e-12));
+  Replay scaled(constant(1, {1, -2, 3, 4}), layers_of_sizes({4}), options_of("sidco", 0.5, 1, {{"gradient_weight", 0.5}}));
+  CHECK(norm_of(scaled.next()) == Approx(0.5).epsilon(1e-12));
+  CHECK(norm_of(scaled.next()) == Approx(0.75).epsilon(1e-12));
+}
+
+TEST_CASE("GRACE's memory weighs residual and gradient") {
+  // a = e / 2 + 2 g: {8, 4}: 8 is sent; {8, 6}: e = {0, 6}; {8, 7}.
+  for (const auto& [name, more] :
+       std::vector<std::pair<std::string, Json>>{{"grace_topk", Json::object()}, {"grace_threshold", {{"threshold", 7.5}}}}) {
+    INFO(name);
+    Json parameters = more;
+    parameters["beta"] = 0.5;
+    parameters["gamma"] = 2.0;
+    Replay replay(constant(1, {4, 2}), layers_of_sizes({2}), options_of(name, 0.5, 1, parameters));
+    for (const double expected : {4.0, 6.0, 7.0}) CHECK(norm_of(replay.next()) == Approx(expected).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("The original Accordion decides by the gradients of an epoch, after it, and keeps no residual") {
+  // A matrix of 16 (norms are then exact), a vector of 4. An epoch is 2 iterations, decisions after every second epoch: at the ends of
+  // iterations 1, 5, 9, 13. Sums over the epochs: 2, 2, 3, 3.2: changes 0, exactly half, 0.07.
+  auto options = options_of("accordion", 0.125, 2,
+                            {{"variant", "original"}, {"switch_iterations", 4}, {"epoch_iterations", 2}, {"density_high", 0.5}});
+  Replay replay(std::make_unique<MadeGradients>(2, 20,
+                                                [](std::int64_t t, std::int64_t worker, std::vector<float>& g) {
+                                                  const float own = t < 6 ? 1.0F : t < 10 ? 1.5F : 1.6F;
+                                                  std::fill(g.begin(), g.end(), worker == 0 ? own : 100.0F);
+                                                }),
+                matrix_and_vector(16, 4), options);
+  std::vector<Index> k;
+  for (int t = 0; t < 16; ++t) {
+    const Json record = replay.next();
+    k.push_back(record.at("target_k").get<Index>());
+    CHECK(record.at("residual_norm").dump() == "[0.0,0.0]");
+    const bool decides = t % 4 == 1;
+    CHECK(record.at("exchange").size() == (decides ? 4U : 3U));
+    if (t == 1)
+      CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"indices","dtype":"int64","bytes":64},)"
+                                            R"({"op":"all_gather","payload":"values","dtype":"float32","bytes":32},)"
+                                            R"({"op":"all_reduce","payload":"gradient","dtype":"float32","bytes":16},)"
+                                            R"({"op":"broadcast","payload":"plan","dtype":"float32","bytes":8,"root":0}])");
+  }
+  // 8 or 2 of the matrix, and the vector.
+  CHECK(k == std::vector<Index>{12, 12, 12, 12, 12, 12, 6, 6, 6, 6, 12, 12, 12, 12, 6, 6});
+  const auto refused = [] {
+    Small("accordion", {{"variant", "original"}, {"switch_iterations", 4}, {"epoch_iterations", 5}}, 0.1, 1, {10});
+  };
+  CHECK_THROWS_WITH(refused(), "epoch_iterations: expected at most switch_iterations = 4, found 5");
+}
+
+TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in a vector of its own") {
+  const std::vector<std::int64_t> sizes = {900, 40, 2000};
+  const std::int64_t n = 5;
+  const auto whole = std::shared_ptr<traces::GradientSource>(normal_gradients(n, 2940, 8));
+  const auto part = [&](std::int64_t begin, std::int64_t size) {
+    return std::make_unique<MadeGradients>(n, size, [=](std::int64_t t, std::int64_t worker, std::vector<float>& g) {
+      const std::span<const float> all = whole->gradient(t, worker);
+      std::copy(all.begin() + begin, all.begin() + begin + size, g.begin());
+    });
+  };
+  for (const auto& [name, more] : std::vector<std::pair<std::string, Json>>{{"cltk", {{"residual_filter", 0.3}}},
+                                                                            {"cltk", {{"cltk_mode", "leader_only"}}},
+                                                                            {"gtopk", Json::object()},
+                                                                            {"oktopk", {{"variant", "vgg"}, {"dense_iterations", 1}}}}) {
+    INFO(name << " " << more.dump());
+    Json by_layer = more;
+    by_layer["scope"] = "layer";
+    Replay together(part(0, 2940), layers_of_sizes(sizes), options_of(name, 0.03, n, by_layer));
+    std::vector<std::unique_ptr<Replay>> apart;
+    std::int64_t begin = 0;
+    for (const std::int64_t size : sizes) {
+      apart.push_back(std::make_unique<Replay>(part(begin, size), layers_of_sizes({size}), options_of(name, 0.03, n, more)));
+      begin += size;
+    }
+    for (int t = 0; t < 40; ++t) {
+      const Json all = together.next();
+      std::vector<Index> selected(static_cast<std::size_t>(n), 0);
+      std::vector<double> squares(static_cast<std::size_t>(n), 0);
+      Index united = 0;
+      Json exchange = Json::array();
+      for (const auto& replay : apart) {
+        const Json one = replay->next();
+        united += one.at("union").get<Index>();
+        for (std::size_t worker = 0; worker < selected.size(); ++worker) {
+          selected[worker] += one.at("selected").at(worker).get<Index>();
+          squares[worker] += std::pow(one.at("residual_norm").at(worker).get<double>(), 2);
+        }
+        for (const Json& call : one.at("exchange")) exchange.push_back(call);
+      }
+      REQUIRE(all.at("union") == united);
+      REQUIRE(all.at("selected").get<std::vector<Index>>() == selected);
+      REQUIRE(all.at("exchange") == exchange);
+      for (std::size_t worker = 0; worker < selected.size(); ++worker)
+        REQUIRE(all.at("residual_norm").at(worker).get<double>() == Approx(std::sqrt(squares[worker])).epsilon(1e-9));
+    }
+  }
+  // Buckets are runs of layers: 900 and 40 together.
+  Small buckets("cltk", {{"scope", "bucket"}, {"bucket_bytes", 4 * 940}}, 0.1, 1, sizes);
+  const Selection s = buckets.select(0, {std::vector<float>(2940, 1.0F)});
+  CHECK(s.exchange.size() == 4);
+  CHECK(s.exchange[0].bytes.front() == 8 * 94);
+  CHECK(s.exchange[2].bytes.front() == 8 * 200);
+}
