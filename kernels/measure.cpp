@@ -155,7 +155,7 @@ Json measure_profile(const MeasureOptions& options) {
   };
   std::unique_ptr<MeasuredDevice> device;
   if (options.device == "cpu")
-    device = cpu_device(options.backend, options.max_elements);
+    device = cpu_device(options.backend, options.threads, options.max_elements);
   else if (options.device == "cuda")
     device = cuda::measured_device(options.max_elements);
   else

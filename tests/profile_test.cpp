@@ -178,6 +178,24 @@ TEST_CASE("shipped profiles load, name themselves and cover every operation from
   CHECK_THROWS_WITH(find_profile("v1000"), ContainsSubstring(names.front()) && ContainsSubstring("v1000"));
 }
 
+TEST_CASE("a variant of an operation is chosen behind the profile's name") {
+  const Profile plain = Profile::load(find_profile("a100-modelled"));
+  const Profile chosen = Profile::load(find_profile("a100-modelled+topk.sampled"));
+  CHECK(chosen.name() == "a100-modelled+topk.sampled");
+  CHECK(chosen.content_sha256() != plain.content_sha256());
+  CHECK(chosen.time("topk", 25000000, 250000).time_s == plain.time("topk.sampled", 25000000, 250000).time_s);
+  CHECK(chosen.time("topk", 25000000, 250000).time_s < 0.2 * plain.time("topk", 25000000, 250000).time_s);
+  CHECK(chosen.time("unite", 25000000, 250000).time_s == plain.time("unite", 25000000, 250000).time_s);
+  const Profile two = Profile::load(find_profile("a100-modelled+topk.radix+unite.bitmap"));
+  CHECK(two.time("unite", 25000000, 250000).time_s == plain.time("unite.bitmap", 25000000, 250000).time_s);
+  CHECK(two.content_sha256() != chosen.content_sha256());
+  CHECK(plain.time("topk.sort", 25000000, 250000).time_s == plain.time("topk", 25000000, 250000).time_s);
+  CHECK(find_profile("some/mine.json+topk.sort") == std::filesystem::path("some/mine.json+topk.sort"));
+  CHECK_THROWS_WITH(Profile::load(find_profile("a100-modelled+topk.best")), ContainsSubstring("topk.sampled"));
+  CHECK_THROWS_AS(find_profile("a1000-modelled+topk.sampled"), InputError);
+  CHECK_THROWS_AS(Profile::load("no/such.json+topk.sampled"), InputError);
+}
+
 TEST_CASE("the historic top-k takes what the published logs say") {
   // VGG-16 (14,728,266 parameters) on a V100: 185 ms for one selection; LSTM (28,949,319): 340 ms. Torch 1.x, docs/kernels.md.
   const Profile profile = Profile::load(find_profile("v100-torch-1.x"));
@@ -217,7 +235,8 @@ TEST_CASE("a measurement is a valid profile of this machine") {
   const Profile profile = Profile::parse(measured.dump(), "here.json");
   CHECK(profile.records().front().backend == cpu_kernels().name());
   for (const std::string operation :
-       {"accumulate", "threshold_select", "topk", "count", "zero", "gather", "unite", "cast_half", "l2_norm"}) {
+       {"accumulate", "threshold_select", "topk", "topk.radix", "topk.sort", "accumulate_select", "accumulate_topk", "count", "zero",
+        "gather", "scatter_add", "unite", "random_indices", "cast_half", "l2_norm", "moments", "block_maxima"}) {
     // 4096 elements cost more than one, and between 10 ps and 1 us for each.
     const double time_s = profile.time(operation, 4096, 41).time_s;
     CAPTURE(operation, time_s);
