@@ -235,6 +235,8 @@ class CpuDevice final : public MeasuredDevice {
 
 }  // namespace
 
+MeasuredSample timed_on_cpu(int threads, const std::function<void()>& work) { return timed(threads, work); }
+
 std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, int threads, std::int64_t max_elements) {
   return std::make_unique<CpuDevice>(backend, threads, max_elements);
 }
