@@ -109,18 +109,31 @@ std::size_t accumulate_select(const float* gradient, float scale, float* accumul
                               std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
   const __m256 factor = _mm256_set1_ps(scale);
-  std::size_t found = 0, i = 0;
-  for (; i + 32 <= size; i += 32) {
+  const auto group = [&](std::size_t i, __m256i(&lanes)[4]) {
     prefetch_32(gradient + i);
     prefetch_32(accumulator + i);
-    __m256i lanes[4];
-    for (int part = 0; part < 4; ++part) {
+    for (std::size_t part = 0; part < 4; ++part) {
       float* const place = accumulator + i + 8 * part;
       const __m256 sum = _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i + 8 * part), _mm256_loadu_ps(place));
       _mm256_storeu_ps(place, sum);
       lanes[part] = inside(_mm256_castps_si256(sum), range);
     }
-    if (!none(lanes)) found = append(out, found, lanes, i);
+  };
+  std::size_t found = 0, i = 0;
+  while (i + kStretch <= size) {
+    const std::size_t end = i + kStretch;
+    __m256i lanes[4];
+    if (is_dense(found, i)) {
+      for (; i < end; i += 32) {
+        group(i, lanes);
+        found = append(out, found, lanes, i);
+      }
+    } else {
+      for (; i < end; i += 32) {
+        group(i, lanes);
+        if (!none(lanes)) found = append(out, found, lanes, i);
+      }
+    }
   }
   for (; i < size; ++i) {
     accumulator[i] = __builtin_fmaf(scale, gradient[i], accumulator[i]);
@@ -188,7 +201,6 @@ void add_to(double* lanes, __m256d value) { _mm256_storeu_pd(lanes, _mm256_add_p
 // Eight values into lanes[0, 8) of the four sums.
 void add_moments(__m256 values, double* lanes) {
   const __m256i key = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fffffff));
-  const __m256 magnitudes = _mm256_castsi256_ps(key);
   const Log2 log2 = log2_of(key);
   for (int half = 0; half < 2; ++half) {
     const auto part = [half](__m256 all) {
@@ -197,7 +209,7 @@ void add_moments(__m256 values, double* lanes) {
     double* const place = lanes + 4 * half;
     const __m256d value = part(values);
     add_to(place, value);
-    add_to(place + kSumLanes, part(magnitudes));
+    add_to(place + kSumLanes, _mm256_andnot_pd(_mm256_set1_pd(-0.0), value));
     add_to(place + 2 * kSumLanes, _mm256_mul_pd(value, value));
     add_to(place + 3 * kSumLanes, _mm256_add_pd(part(log2.exponent), part(log2.rest)));
   }

@@ -92,18 +92,29 @@ std::size_t accumulate_select(const float* gradient, float scale, float* accumul
                               std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
   const __m512 factor = _mm512_set1_ps(scale);
-  std::size_t found = 0, i = 0;
-  for (; i + 64 <= size; i += 64) {
+  const auto group = [&](std::size_t i) {
     prefetch_64(gradient + i);
     prefetch_64(accumulator + i);
     Lanes lanes;
-    for (int part = 0; part < 4; ++part) {
+    for (std::size_t part = 0; part < 4; ++part) {
       float* const place = accumulator + i + 16 * part;
       const __m512 sum = _mm512_fmadd_ps(factor, _mm512_loadu_ps(gradient + i + 16 * part), _mm512_loadu_ps(place));
       _mm512_storeu_ps(place, sum);
       lanes.lanes[part] = inside(_mm512_castps_si512(sum), range);
     }
-    if (!lanes.none()) found = append(out, found, lanes, i);
+    return lanes;
+  };
+  std::size_t found = 0, i = 0;
+  while (i + kStretch <= size) {
+    const std::size_t end = i + kStretch;
+    if (is_dense(found, i)) {
+      for (; i < end; i += 64) found = append(out, found, group(i), i);
+    } else {
+      for (; i < end; i += 64) {
+        const Lanes lanes = group(i);
+        if (!lanes.none()) found = append(out, found, lanes, i);
+      }
+    }
   }
   const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (; i < size; i += 16) {
@@ -178,14 +189,13 @@ __m512d upper_half(__m512 all) { return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_
 // Sixteen values into their two registers of each of the four sums.
 void add_moments(__m512 values, __m512d (&sums)[16], int part) {
   const __m512i key = _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(0x7fffffff));
-  const __m512 magnitudes = _mm512_castsi512_ps(key);
   const Log2 log2 = log2_of(key);
   const __m512d low = lower_half(values), high = upper_half(values);
   const int at = 2 * part;
   sums[at] = _mm512_add_pd(sums[at], low);
   sums[at + 1] = _mm512_add_pd(sums[at + 1], high);
-  sums[4 + at] = _mm512_add_pd(sums[4 + at], lower_half(magnitudes));
-  sums[5 + at] = _mm512_add_pd(sums[5 + at], upper_half(magnitudes));
+  sums[4 + at] = _mm512_add_pd(sums[4 + at], _mm512_abs_pd(low));
+  sums[5 + at] = _mm512_add_pd(sums[5 + at], _mm512_abs_pd(high));
   sums[8 + at] = _mm512_add_pd(sums[8 + at], _mm512_mul_pd(low, low));
   sums[9 + at] = _mm512_add_pd(sums[9 + at], _mm512_mul_pd(high, high));
   sums[12 + at] = _mm512_add_pd(sums[12 + at], _mm512_add_pd(lower_half(log2.exponent), lower_half(log2.rest)));

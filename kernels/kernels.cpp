@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -35,10 +36,9 @@ static_assert(kPartMultiple % kSumTile == 0 && kPartMultiple % kBlock == 0);
 
 Key key_of(float value) { return std::bit_cast<Key>(value) & kLargest; }
 
-// What one filter pass keeps: positions within blocks of kBlock elements, with the number of each block, and the values.
+// What one filter pass keeps: positions, ascending, and the values.
 struct Candidates {
-  std::vector<std::uint32_t> offsets;
-  std::vector<std::uint32_t> of_block;
+  std::vector<std::uint32_t> positions;
   std::vector<float> values;
   std::size_t size = 0;
   bool overflow = false;
@@ -119,10 +119,11 @@ void sort_indices(std::vector<Index>& indices, Index size) {
   if (from != indices.data()) std::copy_n(from, indices.size(), indices.data());
 }
 
-// The k-th largest key and how many of its equals belong to the k largest.
+// The k-th largest key, how many of its equals belong to the k largest, and how many there are.
 struct Kth {
   Key key = 0;
   std::uint64_t ties = 0;
+  std::uint64_t equals = 0;
 };
 
 void check_samples(std::span<const float> values, Index start, Index stride, Index samples, Index rank) {
@@ -594,7 +595,7 @@ class CpuKernels final : public Kernels {
       const Key bin = bin_of_rank(totals, rank);
       const int shift = kShift[static_cast<std::size_t>(digit)];
       prefix |= bin << shift;
-      if (digit == kDigits - 1) return {prefix, rank};
+      if (digit == kDigits - 1) return {prefix, rank, totals[bin]};
       if (totals[bin] < size) {
         size = copy_range(left, size, prefix, (Key{1} << shift) - 1, scratch);
         left = scratch;
@@ -606,7 +607,9 @@ class CpuKernels final : public Kernels {
     const Key kth = key_of(*nth);
     std::uint64_t ties = 1;
     for (const float* value = scratch; value != nth; ++value) ties += static_cast<std::uint64_t>(key_of(*value) == kth);
-    return {kth, ties};
+    std::uint64_t equals = ties;
+    for (const float* value = nth + 1; value != scratch + size; ++value) equals += static_cast<std::uint64_t>(key_of(*value) == kth);
+    return {kth, ties, equals};
   }
 
   // Copies the values with lowest <= key <= lowest + span to `out` (which may be `values`); returns how many.
@@ -657,23 +660,21 @@ class CpuKernels final : public Kernels {
     if (all.size() < threads_) all.resize(threads_);
     for (Candidates& one : all) {
       one.size = 0;
-      one.of_block.clear();
       one.overflow = false;
     }
     in_parts(size, [&](std::size_t part, std::size_t from, std::size_t to) {
       Candidates& kept = all[part];
       if (kept.values.size() < most + kBlock) {
         kept.values.resize(most + kBlock);
-        kept.offsets.resize(most + kBlock + kSelectSlack);
+        kept.positions.resize(most + kBlock + kSelectSlack);
       }
-      kept.of_block.reserve((to - from + kBlock - 1) / kBlock);
       for (std::size_t begin = from; begin < to; begin += kBlock) {
-        std::uint32_t* const offsets = kept.offsets.data() + kept.size;
-        const std::size_t found = select(begin, std::min(kBlock, to - begin), offsets);
+        std::uint32_t* const positions = kept.positions.data() + kept.size;
+        const std::size_t found = select(begin, std::min(kBlock, to - begin), positions);
         const float* const block = values + begin;
         float* const out = kept.values.data() + kept.size;
-        for (std::size_t i = 0; i < found; ++i) out[i] = block[offsets[i]];
-        kept.of_block.push_back(static_cast<std::uint32_t>(found));
+        for (std::size_t i = 0; i < found; ++i) out[i] = block[positions[i]];
+        for (std::size_t i = 0; i < found; ++i) positions[i] += static_cast<std::uint32_t>(begin);
         kept.size += found;
         if (kept.size > most) {
           kept.overflow = true;
@@ -698,22 +699,25 @@ class CpuKernels final : public Kernels {
     for (std::size_t part = 1; part < space.candidates.size(); ++part) {
       const Candidates& other = space.candidates[part];
       std::copy_n(other.values.data(), other.size, mine.values.data() + joined);
-      std::copy_n(other.offsets.data(), other.size, mine.offsets.data() + joined);
-      mine.of_block.insert(mine.of_block.end(), other.of_block.begin(), other.of_block.end());
+      std::copy_n(other.positions.data(), other.size, mine.positions.data() + joined);
       joined += other.size;
     }
     if (space.scratch.size() < total) space.scratch.resize(most_candidates(size, wanted) + kBlock);
     Kth kth = largest(mine.values.data(), total, wanted, space.scratch.data());
-    const float* values = mine.values.data();
-    const std::uint32_t* offsets = mine.offsets.data();
-    Index base = first;
-    for (const std::uint32_t found : mine.of_block) {
-      out = keep(
-          found, kth, [values](std::size_t i) { return key_of(values[i]); },
-          [base, offsets](std::size_t i) { return base + static_cast<Index>(offsets[i]); }, out);
-      values += found;
-      offsets += found;
-      base += static_cast<Index>(kBlock);
+    const float* const values = mine.values.data();
+    const std::uint32_t* const positions = mine.positions.data();
+    if (kth.equals != kth.ties) {  // not all ties belong: the first ones do
+      keep(
+          total, kth, [values](std::size_t i) { return key_of(values[i]); },
+          [first, positions](std::size_t i) { return first + static_cast<Index>(positions[i]); }, out);
+      return true;
+    }
+    for (std::size_t begin = 0; begin < total; begin += kBlock) {
+      const std::size_t found =
+          table_.select(values + begin, std::min(kBlock, total - begin), kth.key, kLargest - kth.key, space.offsets.data());
+      const std::uint32_t* const from = positions + begin;
+      for (std::size_t i = 0; i < found; ++i) out[i] = first + static_cast<Index>(from[space.offsets[i]]);
+      out += found;
     }
     return true;
   }
@@ -737,7 +741,7 @@ class CpuKernels final : public Kernels {
   // since neighbours are alike. With a gradient, of the values after accumulation. 0 when the sample is too small to say.
   Key sampled_bound(std::span<const float> values, std::size_t wanted, const float* gradient, float scale) const {
     const std::size_t size = values.size();
-    if (wanted > size / 4) return 0;
+    if (wanted > size / 4 || size > std::numeric_limits<std::uint32_t>::max()) return 0;  // candidates' positions have 32 bits
     // About what makes the work on the sample and on the candidates that a smaller one would let pass equal.
     const double n = static_cast<double>(size);
     const double balanced = std::max(2 * std::cbrt(static_cast<double>(wanted) * n), std::sqrt(6 * n));
@@ -780,7 +784,7 @@ class CpuKernels final : public Kernels {
       const Key bin = bin_of_rank(totals, rank);
       prefix |= bin << kShift[static_cast<std::size_t>(digit)];
       known |= kMask[static_cast<std::size_t>(digit)] << kShift[static_cast<std::size_t>(digit)];
-      kth = {prefix, rank};
+      kth = {prefix, rank, totals[bin]};
       if (digit == kDigits - 1) break;
       const std::size_t few = totals[bin];
       if (few > size / 4 + kBlock) continue;

@@ -155,7 +155,7 @@ Json measure_profile(const MeasureOptions& options) {
   };
   std::unique_ptr<MeasuredDevice> device;
   if (options.device == "cpu")
-    device = cpu_device(options.backend, options.max_elements);
+    device = cpu_device(options.backend, options.threads, options.max_elements);
   else if (options.device == "cuda")
     device = cuda::measured_device(options.max_elements);
   else
@@ -167,6 +167,7 @@ Json measure_profile(const MeasureOptions& options) {
   };
   std::vector<std::int64_t> sizes{1, 32};
   for (std::int64_t size = 256; size <= options.max_elements; size *= 4) sizes.push_back(size);
+  if (sizes.back() < options.max_elements && options.max_elements > 2048) sizes.push_back(options.max_elements);
   Json profile = {{"schema_version", 1},
                   {"name", options.name.empty() ? device->short_name() : options.name},
                   {"device", device->description()},

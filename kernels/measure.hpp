@@ -12,6 +12,7 @@ namespace sparscale::kernels {
 struct MeasureOptions {
   std::string device = "cpu";    // cpu or cuda
   std::string backend = "auto";  // cpu: as in cpu_kernels()
+  int threads = 1;               // cpu: as in cpu_kernels()
   std::string name;              // of the profile; empty: made from the device
   std::int64_t max_elements = std::int64_t{1} << 26;
   int samples = 15;  // kept for each point
@@ -21,7 +22,7 @@ struct MeasureOptions {
 
 /// A profile document (profile_schema()) of this machine's device, with the error of its own interpolation at sizes left out of it.
 /// CPU: processor time of one thread; samples during which the thread was off its core for more than 5 % are thrown away. About
-/// 40 bytes of memory for each of max_elements, one to three minutes by default.
+/// 44 bytes of memory for each of max_elements, one to three minutes by default.
 /// Errors: InputError for options; RunError when the device is not there.
 Json measure_profile(const MeasureOptions& options);
 

@@ -23,9 +23,23 @@ double seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Processor time of one call; not clean when the thread was off its core for more than 5 % of the time.
+long interruptions() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+// Processor time of one call; not clean when the thread was off its core for more than 5 % of the time. With several threads the time on
+// the clock; not clean when any of them was interrupted.
 template <typename Work>
-MeasuredSample timed(const Work& work) {
+MeasuredSample timed(int threads, const Work& work) {
+  if (threads > 1) {
+    const long before = interruptions();
+    const double start = seconds(CLOCK_MONOTONIC);
+    work();
+    const double time_s = seconds(CLOCK_MONOTONIC) - start;
+    return {time_s, interruptions() == before};
+  }
   const double wall = seconds(CLOCK_MONOTONIC), processor = seconds(CLOCK_THREAD_CPUTIME_ID);
   work();
   const double processor_s = seconds(CLOCK_THREAD_CPUTIME_ID) - processor, wall_s = seconds(CLOCK_MONOTONIC) - wall;
@@ -41,17 +55,19 @@ std::string first_line_of(const std::string& file) {
 
 class CpuDevice final : public MeasuredDevice {
  public:
-  CpuDevice(const std::string& backend, std::int64_t max_elements)
-      : kernels_(cpu_kernels(backend)),
+  CpuDevice(const std::string& backend, int threads, std::int64_t max_elements)
+      : kernels_(cpu_kernels(backend, threads)),
+        threads_(threads),
         values_(measured_values(max_elements, 1)),
         gradient_(measured_values(max_elements, 2)),
-        accumulator_(gradient_) {}
+        accumulator_(gradient_),
+        sum_(values_) {}
 
   std::string backend() const override { return kernels_.name(); }
   std::string description() const override {
     const std::string model = cpuinfo("model name"), family = cpuinfo("cpu family"), number = cpuinfo("model");
-    return (model.empty() ? "CPU" : model) + (family.empty() ? "" : " (family " + family + ", model " + number + ")") + ", 1 thread, " +
-           backend();
+    return (model.empty() ? "CPU" : model) + (family.empty() ? "" : " (family " + family + ", model " + number + ")") + ", " +
+           std::to_string(threads_) + (threads_ == 1 ? " thread, " : " threads, ") + backend();
   }
   std::string short_name() const override {
     std::string slug = "cpu-";
@@ -62,9 +78,13 @@ class CpuDevice final : public MeasuredDevice {
       else if (slug.back() != '-')
         slug += '-';
     }
-    return slug + (slug.back() == '-' ? "1t" : "-1t");
+    return slug + (slug.back() == '-' ? "" : "-") + std::to_string(threads_) + "t";
   }
   std::string method() const override {
+    if (threads_ > 1)
+      return "measured by sparscale: time on the clock of calls shared by " + std::to_string(threads_) +
+             " threads, median over samples taken in rounds over all points of a size; samples during which a thread was interrupted "
+             "discarded; everything else as for one thread (docs/kernels.md)";
     return "measured by sparscale: processor time of one thread, median over samples taken in rounds over all points of a size; samples "
            "with the thread off its core for more than 5 % discarded; buffers reused, so data that fit a cache are read from it (warm); "
            "values two-sided exponential in blocks of different scale; unite: indices below max(2^25, 2 * elements)";
@@ -72,7 +92,7 @@ class CpuDevice final : public MeasuredDevice {
   Json context() const override {
     Json context = {{"cpu_model", cpuinfo("model name")},   {"cpu_family", cpuinfo("cpu family")},
                     {"cpu_model_number", cpuinfo("model")}, {"cores", std::thread::hardware_concurrency()},
-                    {"clock_MHz", cpuinfo("cpu MHz")},      {"threads", 1}};
+                    {"clock_MHz", cpuinfo("cpu MHz")},      {"threads", threads_}};
     Json caches = Json::array();
     for (int index = 0; index < 8; ++index) {
       const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
@@ -110,8 +130,8 @@ class CpuDevice final : public MeasuredDevice {
     const std::span<float> values(values_.data(), n), gradient(gradient_.data(), n), accumulator(accumulator_.data(), n);
     std::vector<MeasuredCase> points;
     const auto add = [&](const char* operation, std::int64_t selected, std::int64_t bytes, auto work) {
-      points.push_back({operation, elements, selected, bytes, [work](std::int64_t repeats) {
-                          return timed([&] {
+      points.push_back({operation, elements, selected, bytes, [work, this](std::int64_t repeats) {
+                          return timed(threads_, [&] {
                             for (std::int64_t i = 0; i < repeats; ++i) work();
                           });
                         }});
@@ -120,6 +140,12 @@ class CpuDevice final : public MeasuredDevice {
     add("accumulate", elements, 12 * elements, [this, gradient, accumulator] { kernels_.accumulate(gradient, 1e-6F, accumulator); });
     add("cast_half", elements, 8 * elements, [this, accumulator] { kernels_.cast_half(accumulator); });
     add("l2_norm", elements, 4 * elements, [this, values] { sink_ = kernels_.l2_norm(values); });
+    add("moments", elements, 4 * elements, [this, values] { sink_ = kernels_.moments(values).sum_log2; });
+    add("block_maxima", elements, 4 * elements, [this, values, elements] {
+      gathered_.resize(static_cast<std::size_t>((elements + 255) / 256));
+      kernels_.block_maxima(values, 256, gathered_);
+    });
+    add("random_indices", elements, 8 * elements, [this, elements] { united_ = random_indices(1, 100 * elements, elements); });
     add("count", elements, 4 * elements, [this, values] { sink_ = static_cast<double>(kernels_.count(values, 3.0F)); });
 
     std::vector<std::int64_t> chosen;
@@ -142,6 +168,19 @@ class CpuDevice final : public MeasuredDevice {
           picked_.clear();
           kernels_.topk(values, k, 0, picked_);
         });
+        for (const TopkMethod method : {TopkMethod::sampled, TopkMethod::radix, TopkMethod::sort}) {
+          // Ordering everything takes a hundred times as long: at the densities of sparsifiers only.
+          if (method == TopkMethod::sort && k > 1 && 10 * k > elements + 9) continue;
+          add(topk_operation(method).c_str(), k, 4 * elements + 8 * k, [this, values, k, method] {
+            picked_.clear();
+            kernels_.topk(values, k, 0, picked_, method);
+          });
+        }
+        const std::span<float> sum(sum_.data(), n);
+        add("accumulate_topk", k, 12 * elements + 8 * k, [this, gradient, sum, k] {
+          picked_.clear();
+          kernels_.accumulate_topk(gradient, 1e-9F, sum, k, 0, picked_);
+        });
       }
       const std::int64_t selected = kernels_.count(values, threshold);
       if (selected == last_selected) continue;  // ties
@@ -149,6 +188,12 @@ class CpuDevice final : public MeasuredDevice {
       add("threshold_select", selected, 4 * elements + 8 * selected, [this, values, threshold] {
         picked_.clear();
         kernels_.threshold_select(values, threshold, 0, picked_);
+      });
+      // The sums start as the values and hardly change, so about as many are selected.
+      const std::span<float> sum(sum_.data(), n);
+      add("accumulate_select", selected, 12 * elements + 8 * selected, [this, gradient, sum, threshold] {
+        picked_.clear();
+        kernels_.accumulate_select(gradient, 1e-9F, sum, threshold, 0, picked_);
       });
     }
 
@@ -160,6 +205,7 @@ class CpuDevice final : public MeasuredDevice {
     std::sort(places->begin(), places->end());
     const std::span<float> whole(accumulator_.data(), static_cast<std::size_t>(reach));
     add("zero", elements, 12 * elements, [this, whole, places] { kernels_.zero(whole, *places, 0); });
+    add("scatter_add", elements, 20 * elements, [this, whole, places, values] { kernels_.scatter_add(whole, *places, 0, values); });
     add("gather", elements, 16 * elements, [this, whole, places] {
       gathered_.resize(places->size());
       kernels_.gather(whole, *places, 0, gathered_);
@@ -181,15 +227,18 @@ class CpuDevice final : public MeasuredDevice {
 
  private:
   const Kernels& kernels_;
-  std::vector<float> values_, gradient_, accumulator_, gathered_;
+  int threads_;
+  std::vector<float> values_, gradient_, accumulator_, sum_, gathered_;
   std::vector<Index> picked_, united_;
   volatile double sink_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, std::int64_t max_elements) {
-  return std::make_unique<CpuDevice>(backend, max_elements);
+MeasuredSample timed_on_cpu(int threads, const std::function<void()>& work) { return timed(threads, work); }
+
+std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, int threads, std::int64_t max_elements) {
+  return std::make_unique<CpuDevice>(backend, threads, max_elements);
 }
 
 }  // namespace sparscale::kernels

@@ -46,6 +46,9 @@ std::vector<std::vector<std::int64_t>> measured_lists(std::int64_t sum, std::int
 /// The universe that indices of `sum` elements are drawn from when `unite` is measured.
 std::int64_t measured_universe(std::int64_t sum);
 
-std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, std::int64_t max_elements);
+/// Time of one call on the CPU: of the thread when one works, else on the clock. Not clean when it was interrupted.
+MeasuredSample timed_on_cpu(int threads, const std::function<void()>& work);
+
+std::unique_ptr<MeasuredDevice> cpu_device(const std::string& backend, int threads, std::int64_t max_elements);
 
 }  // namespace sparscale::kernels

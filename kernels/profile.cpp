@@ -16,7 +16,7 @@ namespace {
 // The time of the other operations follows from the number of elements alone.
 bool depends_on_selected(const std::string& operation) {
   const std::string base = operation.substr(0, operation.find('.'));
-  return base == "threshold_select" || base == "topk" || base == "unite";
+  return base == "threshold_select" || base == "topk" || base == "unite" || base == "accumulate_select" || base == "accumulate_topk";
 }
 
 std::filesystem::path profiles_directory() { return data_directory() / "kernels" / "profiles"; }
@@ -43,17 +43,51 @@ std::vector<std::string> profile_names() {
   return names;
 }
 
+// "name+topk.sampled+unite.bitmap" -> name, {topk.sampled, unite.bitmap}. A file whose own name looks like that is meant as it stands.
+std::pair<std::string, std::vector<std::string>> split_variants(std::string text) {
+  std::vector<std::string> variants;
+  std::error_code code;
+  while (!std::filesystem::exists(text, code)) {
+    const auto plus = text.rfind('+');
+    if (plus == std::string::npos || text.find('/', plus) != std::string::npos) break;
+    variants.insert(variants.begin(), text.substr(plus + 1));
+    text.resize(plus);
+  }
+  return {text, variants};
+}
+
 std::filesystem::path find_profile(const std::string& name_or_path) {
-  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json")) return name_or_path;
+  const auto [name, variants] = split_variants(name_or_path);
+  std::string suffix;
+  for (const std::string& variant : variants) suffix += "+" + variant;
+  if (name.find('/') != std::string::npos || name.ends_with(".json")) return name + suffix;
   std::string list;
-  for (const std::string& name : profile_names()) {
-    if (name == name_or_path) return profiles_directory() / (name + ".json");
-    list += (list.empty() ? "" : ", ") + name;
+  for (const std::string& known : profile_names()) {
+    if (known == name) return (profiles_directory() / (known + ".json")).string() + suffix;
+    list += (list.empty() ? "" : ", ") + known;
   }
   throw InputError("profile", "one of " + list + ", or a path that ends in .json", "\"" + name_or_path + "\"");
 }
 
-Profile Profile::load(const std::filesystem::path& file) { return parse(read_file(file), file.string()); }
+Profile Profile::load(const std::filesystem::path& file) {
+  const auto [name, variants] = split_variants(file.string());
+  Profile profile = parse(read_file(name), name);
+  for (const std::string& variant : variants) {
+    const auto found = profile.curves_.find(variant);
+    const auto dot = variant.find('.');
+    if (found == profile.curves_.end() || dot == std::string::npos) {
+      std::string list;
+      for (const auto& [known, ignored] : profile.curves_)
+        if (known.find('.') != std::string::npos) list += (list.empty() ? "" : ", ") + known;
+      throw InputError(name, "variant of an operation", list.empty() ? "none, this profile has no variants" : "one of " + list,
+                       "\"" + variant + "\"");
+    }
+    profile.curves_[variant.substr(0, dot)] = found->second;
+    profile.name_ += "+" + variant;
+    profile.sha256_ = sha256_hex(profile.sha256_ + "+" + variant);
+  }
+  return profile;
+}
 
 Profile Profile::parse(std::string_view text, const std::string& file) {
   const Json document = parse_json(text, file);

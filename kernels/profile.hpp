@@ -13,7 +13,7 @@
 namespace sparscale::kernels {
 
 struct ProfileRecord {
-  std::string operation;  // accumulate, threshold_select, topk, count, zero, gather, unite, cast_half, l2_norm; variants after a dot
+  std::string operation;  // as in docs/kernels.md; variants after a dot
   std::string backend;
   std::int64_t elements = 0;  // N the kernel ran over (unite: the sum of the lists' lengths)
   std::int64_t selected = 0;  // what it actually selected, zeroed, gathered (unite: size of the union)
@@ -28,7 +28,8 @@ struct KernelTime {
 
 class Profile {
  public:
-  /// Loads and checks a profile file. Errors: InputError.
+  /// Loads and checks a profile file. After the file's name, "+topk.sampled" and the like take the times of an operation (topk) from its
+  /// variant; name() ends in the same and content_sha256() is another. Errors: InputError.
   static Profile load(const std::filesystem::path& file);
   /// The same from a document in memory, which messages call `file`; content_sha256 is that of its text.
   static Profile parse(std::string_view text, const std::string& file);
@@ -61,7 +62,8 @@ class Profile {
   std::map<std::string, std::vector<Curve>> curves_;  // ascending in elements
 };
 
-/// File of a shipped profile by name, or the argument itself when it is a path. Errors: InputError listing the names.
+/// File of a shipped profile by name, or the argument itself when it is a path; variants ("+topk.sampled") stay behind it. Errors:
+/// InputError listing the names.
 std::filesystem::path find_profile(const std::string& name_or_path);
 /// Shipped profile names, sorted.
 std::vector<std::string> profile_names();

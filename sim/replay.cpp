@@ -166,6 +166,8 @@ struct Replay::State : public AccumulatorView {
     if (!info.dense) {
       for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
         reach(worker, shape.gradients);
+        if (record && options.observer)
+          options.observer(iteration - options.warmup, worker, {accumulator(worker), static_cast<std::size_t>(shape.gradients)}, selection);
         keep(worker, selection);
       }
       current = -1;

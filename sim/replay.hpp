@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "traces/trace.hpp"
 
 namespace sparscale::sim {
+
+struct Selection;
 
 struct ReplayOptions {
   std::string sparsifier;
@@ -29,6 +32,10 @@ struct ReplayOptions {
   bool norms = true;  // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
   std::string kernels = "auto";
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
+  /// Called for each worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it becomes a residual.
+  /// Not for dense exchanges, which have none.
+  std::function<void(std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator, const Selection& selection)> observer =
+      nullptr;
 };
 
 /// Bytes that a replay will hold (residuals, sparsifier, decoded trace, generator), estimated before anything is allocated. Errors:

@@ -9,8 +9,15 @@
 #include "tests/kernels_support.hpp"
 #include "tests/simt.hpp"
 // The kernels come after what they are run on.
-#include "kernels/cuda/fused.cuh"
+#include "kernels/cpu_table.hpp"
 #include "kernels/cuda/fused_run.hpp"
+namespace sparscale::kernels::cuda {
+inline float through_half(float value) {
+  scalar_table().cast_half(&value, 1);
+  return value;
+}
+}  // namespace sparscale::kernels::cuda
+#include "kernels/cuda/elementwise.cuh"
 
 using namespace sparscale::kernels;
 using namespace kernels_support;
@@ -244,6 +251,63 @@ TEST_CASE("selected entries are zeroed on request, and a misaligned vector is no
   fused::run_threshold(start_kernel, task, key(1.0F), memory.space);
   shrink(shifted, memory);
   CHECK(shifted.indices == reference_select(std::vector<float>(values.begin() + 3, values.end()), 1.0F, 0));
+}
+
+TEST_CASE("sums in a fixed order, block maxima and what is done to each element are the same on both sides") {
+  namespace cuda = sparscale::kernels::cuda;
+  const Restore restore;
+  const Kernels& cpu = cpu_kernels("cpu.scalar");
+  for (const simt::Order order : {simt::Order::forward, simt::Order::random})
+    for (const std::size_t family : {0, 4, 5, 8})
+      for (const std::size_t size : {1, 33, 8192, 20001}) {
+        simt::settings.order = order;
+        CAPTURE(simt::name(order), kFamilies[family].name, size);
+        const auto values = make(kFamilies[family], size, 37);
+        const auto n = static_cast<std::int64_t>(size), tiles = (n + 8191) / 8192;
+        std::vector<double> sums(static_cast<std::size_t>(4 * tiles)), squares(static_cast<std::size_t>(tiles));
+        std::vector<unsigned long long> zeros(squares.size());
+        simt::launch(&cuda::moments_kernel, 2, 64, values.data(), n, sums.data(), zeros.data(), tiles);
+        Moments moments;
+        moments.elements = n;
+        for (std::size_t t = 0; t < zeros.size(); ++t) {
+          moments.zeros += static_cast<Index>(zeros[t]);
+          moments.sum += sums[4 * t];
+          moments.sum_magnitudes += sums[4 * t + 1];
+          moments.sum_squares += sums[4 * t + 2];
+          moments.sum_log2 += sums[4 * t + 3];
+        }
+        CHECK(moments == cpu.moments(values));
+        simt::launch(&cuda::sum_squares_kernel, 2, 64, values.data(), n, squares.data(), tiles);
+        CHECK(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)) == cpu.l2_norm(values));
+        std::vector<float> maxima((size + 99) / 100), expected(maxima.size());
+        simt::launch(&cuda::block_maxima_kernel, 3, 64, values.data(), n, std::int64_t{100}, maxima.data(), std::ssize(maxima));
+        cpu.block_maxima(values, 100, expected);
+        CHECK(bits(maxima) == bits(expected));
+        unsigned long long count = 0;
+        simt::launch(&cuda::count_kernel, 2, 64, values.data(), n, key(0.5F), 0x7f800000U - key(0.5F), &count);
+        CHECK(static_cast<Index>(count) == cpu.count(values, 0.5F));
+        std::vector<Index> drawn(size);
+        simt::launch(&cuda::permuted_kernel, 2, 64, make_permutation(3, size * 5), n, drawn.data());
+        std::sort(drawn.begin(), drawn.end());
+        CHECK(drawn == random_indices(3, 5 * n, n));
+        auto sum = values, expected_sum = values;
+        simt::launch(&cuda::accumulate_kernel, 2, 64, values.data(), 0.3F, sum.data(), n);
+        cpu.accumulate(values, 0.3F, expected_sum);
+        CHECK(bits(sum) == bits(expected_sum));
+        const std::vector<Index> places = random_indices(4, n, (n + 2) / 3);
+        std::vector<float> in(places.size()), out(places.size());
+        simt::launch(&cuda::strided_kernel, 2, 64, values.data(), std::int64_t{0}, std::int64_t{3}, std::ssize(in), in.data());
+        for (std::size_t i = 0; i < in.size(); ++i) REQUIRE(bits({in[i]}) == bits({values[3 * i]}));
+        simt::launch(&cuda::scatter_add_kernel, 2, 64, sum.data(), places.data(), std::ssize(places), std::int64_t{0}, in.data());
+        cpu.scatter_add(expected_sum, places, 0, in);
+        CHECK(bits(sum) == bits(expected_sum));
+        simt::launch(&cuda::gather_kernel, 2, 64, sum.data(), places.data(), std::ssize(places), std::int64_t{0}, out.data());
+        cpu.gather(expected_sum, places, 0, in);
+        CHECK(bits(in) == bits(out));
+        simt::launch(&cuda::zero_kernel, 2, 64, sum.data(), places.data(), std::ssize(places), std::int64_t{0});
+        cpu.zero(expected_sum, places, 0);
+        CHECK(bits(sum) == bits(expected_sum));
+      }
 }
 
 TEST_CASE("without any one of its barriers the selection is noticed to be wrong") {

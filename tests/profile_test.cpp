@@ -4,13 +4,17 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/live_measure.hpp"
 #include "kernels/measure.hpp"
 #include "kernels/measure_device.hpp"
+#include "sim/sparsifier.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using sparscale::InputError;
 using sparscale::Json;
@@ -178,6 +182,24 @@ TEST_CASE("shipped profiles load, name themselves and cover every operation from
   CHECK_THROWS_WITH(find_profile("v1000"), ContainsSubstring(names.front()) && ContainsSubstring("v1000"));
 }
 
+TEST_CASE("a variant of an operation is chosen behind the profile's name") {
+  const Profile plain = Profile::load(find_profile("a100-modelled"));
+  const Profile chosen = Profile::load(find_profile("a100-modelled+topk.sampled"));
+  CHECK(chosen.name() == "a100-modelled+topk.sampled");
+  CHECK(chosen.content_sha256() != plain.content_sha256());
+  CHECK(chosen.time("topk", 25000000, 250000).time_s == plain.time("topk.sampled", 25000000, 250000).time_s);
+  CHECK(chosen.time("topk", 25000000, 250000).time_s < 0.2 * plain.time("topk", 25000000, 250000).time_s);
+  CHECK(chosen.time("unite", 25000000, 250000).time_s == plain.time("unite", 25000000, 250000).time_s);
+  const Profile two = Profile::load(find_profile("a100-modelled+topk.radix+unite.bitmap"));
+  CHECK(two.time("unite", 25000000, 250000).time_s == plain.time("unite.bitmap", 25000000, 250000).time_s);
+  CHECK(two.content_sha256() != chosen.content_sha256());
+  CHECK(plain.time("topk.sort", 25000000, 250000).time_s == plain.time("topk", 25000000, 250000).time_s);
+  CHECK(find_profile("some/mine.json+topk.sort") == std::filesystem::path("some/mine.json+topk.sort"));
+  CHECK_THROWS_WITH(Profile::load(find_profile("a100-modelled+topk.best")), ContainsSubstring("topk.sampled"));
+  CHECK_THROWS_AS(find_profile("a1000-modelled+topk.sampled"), InputError);
+  CHECK_THROWS_AS(Profile::load("no/such.json+topk.sampled"), InputError);
+}
+
 TEST_CASE("the historic top-k takes what the published logs say") {
   // VGG-16 (14,728,266 parameters) on a V100: 185 ms for one selection; LSTM (28,949,319): 340 ms. Torch 1.x, docs/kernels.md.
   const Profile profile = Profile::load(find_profile("v100-torch-1.x"));
@@ -217,7 +239,8 @@ TEST_CASE("a measurement is a valid profile of this machine") {
   const Profile profile = Profile::parse(measured.dump(), "here.json");
   CHECK(profile.records().front().backend == cpu_kernels().name());
   for (const std::string operation :
-       {"accumulate", "threshold_select", "topk", "count", "zero", "gather", "unite", "cast_half", "l2_norm"}) {
+       {"accumulate", "threshold_select", "topk", "topk.radix", "topk.sort", "accumulate_select", "accumulate_topk", "count", "zero",
+        "gather", "scatter_add", "unite", "random_indices", "cast_half", "l2_norm", "moments", "block_maxima"}) {
     // 4096 elements cost more than one, and between 10 ps and 1 us for each.
     const double time_s = profile.time(operation, 4096, 41).time_s;
     CAPTURE(operation, time_s);
@@ -248,4 +271,57 @@ TEST_CASE("modelled profiles are launches plus bytes at the stated share of the 
     CHECK(time_s("count") == Approx(model_s(4 * elements, 2, 0.85)).epsilon(1e-4));
     CHECK(time_s("cast_half") == Approx(model_s(6 * elements, 1, 0.85)).epsilon(1e-4));
   }
+}
+
+TEST_CASE("a live measurement times the calls it is given on the values it is given") {
+  const std::vector<float> values = measured_values(50000, 3);
+  const std::vector<std::vector<Index>> lists{{1, 5, 9}, {5, 7}};
+  const std::vector<Index> exchanged{1, 5, 7, 9};
+  LiveMeasurement live("auto", 1, 3);
+  const std::vector<LiveCall> calls{{"accumulate", 50000, 50000}, {"topk", 50000, 500}, {"threshold_select", 20000, 77}, {"zero", 4, 4},
+                                    {"gather", 300, 300},         {"unite", 5, 4},      {"l2_norm", 50000, 50000},       {"topk", 0, 0}};
+  CHECK_THROWS_AS(live.profile("empty", "nothing"), InputError);
+  live.add(values, calls, lists, exchanged);
+  live.add(values, calls, lists, exchanged);
+  const Json measured = live.profile("here", "a test's values");
+  const Profile profile = Profile::parse(measured.dump(), "here.json");
+  CHECK(profile.origin() == "measured");
+  CHECK(profile.records().size() == 7);
+  for (const Json& record : measured.at("records"))
+    CHECK((record.at("samples") == 6 || record.contains("disturbed") || record.at("discarded") > 0));
+  CHECK(profile.time("topk", 50000, 500).time_s > 50000 * 1e-12);
+  CHECK(profile.time("topk", 50000, 500).time_s < 0.1);
+  CHECK(profile.time("accumulate", 50000, 0).time_s > profile.time("zero", 4, 4).time_s);
+  CHECK_THROWS_AS(live.add(values, std::vector<LiveCall>{{"topk", 50001, 5}}, lists, exchanged), InputError);
+  CHECK_THROWS_WITH(live.add(values, std::vector<LiveCall>{{"sort", 5, 5}}, lists, exchanged), ContainsSubstring("sort"));
+}
+
+TEST_CASE("replay --measure writes a profile of its own accumulators that covers its own work") {
+  const sparscale::tests::Scratch scratch("live");
+  const std::string profile_file = (scratch / "live.json").string(), records_file = (scratch / "records.jsonl").string();
+  const std::string replay = "replay --trace digits-cnn-8w --workers 4 --density 0.01 --iterations 3 --sparsifier ";
+  for (const std::string sparsifier : {"topk", "deft", "sage"}) {
+    CAPTURE(sparsifier);
+    const auto plain = sparscale::tests::run_program(replay + sparsifier);
+    const auto run = sparscale::tests::run_program(replay + sparsifier + " --measure " + profile_file +
+                                                   " --measure-iterations 3 --measure-workers 4 --out " + records_file);
+    CHECK(run.err.empty());
+    REQUIRE(run.status == 0);
+    CHECK(sparscale::tests::slurp(records_file) == plain.out);  // measuring changes nothing
+    const Profile profile = Profile::load(profile_file);
+    CHECK(profile.name() == "live-" + sparsifier);
+    std::size_t timed = 0;
+    std::istringstream lines(plain.out);
+    for (std::string line; std::getline(lines, line);)
+      for (const auto& worker : sparscale::sim::work_from_json(Json::parse(line).at("work"), 4))
+        for (const auto& item : worker) {
+          if (item.elements == 0) continue;
+          CHECK(profile.time(item.operation, item.elements, item.selected).time_s > 0);
+          ++timed;
+        }
+    CHECK(timed > 20);
+  }
+  const auto dense = sparscale::tests::run_program(replay + "dense --measure " + profile_file);
+  CHECK(dense.status == 2);
+  CHECK(dense.err.find("--measure") != std::string::npos);
 }

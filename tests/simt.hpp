@@ -379,6 +379,7 @@ void launch(Kernel kernel, unsigned blocks, unsigned threads, Arguments... argum
 #define blockIdx (simt::machine.block_index())
 #define blockDim (simt::machine.block_size())
 #define gridDim (simt::machine.grid_size())
+#define SPARSCALE_KERNEL inline void
 #define SPARSCALE_BARRIER(number) simt::machine.barrier(number)
 #define SPARSCALE_SHARED(type, name, count) \
   static const char name##_tag = 0;         \

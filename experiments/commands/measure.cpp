@@ -17,6 +17,7 @@ void add_measure_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("measure", "Measure the selection kernels of a device; prints a kernel profile");
   command->add_option("--device", options->measure.device, "cpu or cuda (default cpu)")->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--backend", options->measure.backend, "cpu.scalar, cpu.avx2, cpu.avx512 (default: the fastest here)");
+  command->add_option("--threads", options->measure.threads, "cpu: threads that share each call (default 1)")->check(CLI::Range(1, 1024));
   command->add_option("--name", options->measure.name, "Name of the profile (default: made from the device)");
   add_number(*command, "--max-elements", options->measure.max_elements, 1024, std::int64_t{1} << 31,
              "Largest vector, elements (default 67108864)");

@@ -7,6 +7,7 @@
 #include "base/files.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
+#include "kernels/live_measure.hpp"
 #include "sim/sparsifier.hpp"
 
 namespace sparscale::experiments {
@@ -25,6 +26,23 @@ Json parse_settings(const std::vector<std::string>& settings) {
   return values;
 }
 
+/// `wanted` numbers spread evenly over [0, count), the last one among them: whether `number` is one.
+bool is_sampled(std::int64_t number, std::int64_t count, std::int64_t wanted) {
+  return wanted >= count || number * wanted / count != (number + 1) * wanted / count;
+}
+
+/// Times the kernels on the accumulators of some workers in some iterations.
+void measure_replay(sim::ReplayOptions& replay, kernels::LiveMeasurement& live, std::int64_t iterations, std::int64_t workers) {
+  replay.observer = [&live, &replay, iterations, workers](std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator,
+                                                          const sim::Selection& selection) {
+    if (!is_sampled(iteration, replay.iterations, iterations) || !is_sampled(worker, replay.workers, workers)) return;
+    const auto& work = selection.work.size() == 1 ? selection.work.front() : selection.work[static_cast<std::size_t>(worker)];
+    std::vector<kernels::LiveCall> calls;
+    for (const sim::KernelWork& item : work) calls.push_back({item.operation, item.elements, item.selected});
+    live.add(accumulator, calls, selection.selected, selection.exchanged);
+  };
+}
+
 }  // namespace
 
 void add_replay_command(CLI::App& program) {
@@ -33,6 +51,9 @@ void add_replay_command(CLI::App& program) {
     sim::ReplayOptions replay;
     std::vector<std::string> settings;
     bool no_error_feedback = false, no_verify = false;
+    std::string profile;
+    std::int64_t measured_iterations = 4, measured_workers = 4;
+    int threads = 1;
   };
   auto options = std::make_shared<Options>();
   options->replay.workers = 0;
@@ -52,6 +73,13 @@ void add_replay_command(CLI::App& program) {
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");
   command->add_flag("--hashes", options->replay.hashes, "Add SHA-256 of every selection to the records");
   command->add_flag("--no-verify", options->no_verify, "Do not compare the trace with its checksums first");
+  command->add_option("--measure", options->profile,
+                      "Time the kernels on the accumulators of sampled workers and iterations; file for the kernel profile");
+  command->add_option("--measure-iterations", options->measured_iterations, "Iterations to time in (default 4)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}));
+  command->add_option("--measure-workers", options->measured_workers, "Workers to time in each of them (default 4)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}));
+  command->add_option("--measure-threads", options->threads, "Threads that share each timed call (default 1)")->check(CLI::Range(1, 1024));
   command->add_option("--out", options->out, "File for the records (default: standard output)");
   command->callback([options] {
     sim::ReplayOptions& replay = options->replay;
@@ -62,6 +90,11 @@ void add_replay_command(CLI::App& program) {
     const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
     if (!options->no_verify) trace.verify_checksums();
     if (replay.iterations == 0) replay.iterations = trace.iterations();
+    kernels::LiveMeasurement live(replay.kernels, options->threads, 5);
+    if (!options->profile.empty()) {
+      if (info.dense) throw InputError("--measure", "a sparsifier that selects", replay.sparsifier);
+      measure_replay(replay, live, options->measured_iterations, options->measured_workers);
+    }
     sim::Replay run(trace, replay);
     for (const std::string& warning : run.expansion().warnings) std::fprintf(stderr, "sparscale: warning: %s\n", warning.c_str());
     if (options->out.empty()) {
@@ -71,6 +104,12 @@ void add_replay_command(CLI::App& program) {
       for (std::int64_t i = 0; i < replay.iterations; ++i) lines += run.next().dump() + "\n";
       write_output(lines, options->out);
     }
+    if (options->profile.empty()) return;
+    const std::string what = "the accumulators of " + std::to_string(std::min(options->measured_workers, replay.workers)) + " workers in " +
+                             std::to_string(std::min(options->measured_iterations, replay.iterations)) + " iterations of a replay: trace " +
+                             trace.info().name + ", " + replay.sparsifier + ", " + std::to_string(replay.workers) + " workers, density " +
+                             number_text(replay.density);
+    write_output(live.profile("live-" + replay.sparsifier, what).dump(1) + "\n", options->profile);
   });
 }
 

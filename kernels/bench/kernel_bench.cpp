@@ -132,6 +132,29 @@ void run(benchmark::State& state, const std::string& backend, const std::string&
   } else if (operation == "accumulate") {
     compare(
         state, add, [&] { kernels.accumulate(in.gradient, 1e-6F, in.accumulator); }, n);
+  } else if (operation == "accumulate_select" || operation == "accumulate_topk") {
+    // The sums hardly change, so the threshold goes on selecting what it selects now.
+    kernels.topk(in.accumulator, k, 0, picked);
+    float threshold = std::numeric_limits<float>::infinity();
+    for (const Index index : picked) threshold = std::min(threshold, std::fabs(in.accumulator[static_cast<std::size_t>(index)]));
+    const bool by_threshold = operation == "accumulate_select";
+    compare(
+        state, [&] { kernels.accumulate(in.gradient, 1e-9F, in.accumulator); },
+        [&] {
+          picked.clear();
+          if (by_threshold)
+            kernels.accumulate_select(in.gradient, 1e-9F, in.accumulator, threshold, 0, picked);
+          else
+            kernels.accumulate_topk(in.gradient, 1e-9F, in.accumulator, k, 0, picked);
+        },
+        n);
+  } else if (operation == "moments") {
+    compare(
+        state, read, [&] { benchmark::DoNotOptimize(kernels.moments(in.values)); }, n);
+  } else if (operation == "block_maxima") {
+    std::vector<float> maxima(static_cast<std::size_t>((size + 255) / 256));
+    compare(
+        state, read, [&] { kernels.block_maxima(in.values, 256, maxima); }, n);
   } else if (operation == "l2_norm") {
     compare(
         state, read, [&] { benchmark::DoNotOptimize(kernels.l2_norm(in.values)); }, n);
@@ -149,11 +172,16 @@ int main(int argc, char** argv) {
     for (const std::string& backend : cpu_kernel_names())
       for (const auto& [operation, density] : std::vector<std::pair<std::string, double>>{{"accumulate", 1},
                                                                                           {"l2_norm", 1},
+                                                                                          {"moments", 1},
+                                                                                          {"block_maxima", 1},
                                                                                           {"count", 0.01},
                                                                                           {"threshold_select", 0.01},
                                                                                           {"threshold_select", 0.001},
                                                                                           {"topk", 0.01},
-                                                                                          {"topk", 0.001}})
+                                                                                          {"topk", 0.001},
+                                                                                          {"accumulate_select", 0.01},
+                                                                                          {"accumulate_topk", 0.01},
+                                                                                          {"accumulate_topk", 0.001}})
         benchmark::RegisterBenchmark((backend + "/" + operation + "/" + std::to_string(density).substr(0, 5)).c_str(),
                                      [backend, operation, density](benchmark::State& state) { run(state, backend, operation, density); })
             ->Arg(size)

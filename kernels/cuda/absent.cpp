@@ -5,7 +5,8 @@
 namespace sparscale::kernels::cuda {
 
 std::string unavailable() { return "built without CUDA (configure with nvcc in reach, or SPARSCALE_CUDA=ON to insist)"; }
-const Kernels& kernels() { throw RunError("CUDA kernels: " + unavailable()); }
+const Kernels& kernels(bool) { throw RunError("CUDA kernels: " + unavailable()); }
+std::vector<Index> random_indices(std::uint64_t, Index, Index) { throw RunError("CUDA kernels: " + unavailable()); }
 std::unique_ptr<MeasuredDevice> measured_device(std::int64_t) { throw RunError("CUDA kernels: " + unavailable()); }
 
 }  // namespace sparscale::kernels::cuda

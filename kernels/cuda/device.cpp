@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <type_traits>
@@ -120,13 +121,67 @@ class Operations {
     widen(keys, size, 0, out, stream_);  // what is past the union is never read
   }
 
+  // Sums of squares by segment, as a user of CUB would.
+  void segment_sums(const float* values, const std::int64_t* offsets, std::int64_t segments, double* sums) {
+    std::size_t bytes = 0;
+    cuda::segment_sums(nullptr, bytes, values, offsets, segments, sums, stream_);
+    void* const space = temporary_.at_least(static_cast<std::int64_t>(bytes) + 1);
+    cuda::segment_sums(space, bytes, values, offsets, segments, sums, stream_);
+  }
+
+  // CUB's DeviceTopK on its own, where there is one: positions in no order.
+  void device_topk(const float* values, std::int64_t size, std::int64_t k) {
+    std::uint32_t* const keys = sorted_keys_.at_least(k);
+    std::uint32_t* const positions = sorted_positions_.at_least(k);
+    std::size_t bytes = 0;
+    cuda::device_topk(nullptr, bytes, values, size, k, keys, positions, stream_);
+    void* const space = temporary_.at_least(static_cast<std::int64_t>(bytes) + 1);
+    cuda::device_topk(space, bytes, values, size, k, keys, positions, stream_);
+  }
+
+  // The fused kernels. They are queued, state() tells afterwards.
+  void fused_threshold(const fused::Task& task, std::uint32_t lowest) {
+    cuda::fused_threshold(task, lowest, fused_space(task.size, static_cast<unsigned long long>(task.size)), stream_);
+  }
+  // Only where a sample helps; selects nothing when given_up says so.
+  void fused_sampled(const fused::Task& task, long long k) {
+    cuda::fused_sampled(task, k, fused_space(task.size, fused::sampled_capacity(task.size, k)), stream_);
+  }
+  void fused_radix(const fused::Task& task, long long k) {
+    cuda::fused_radix(task, k, fused_space(task.size, static_cast<unsigned long long>(task.size)), stream_);
+  }
+  void fused_kth(const float* values, long long size, long long k) { cuda::fused_kth(values, size, k, fused_space(size, 1), stream_); }
+  const fused::State* state() { return state_.data(); }
+  static bool gave_up(const fused::State& state) { return state.failed != 0 || state.candidates > state.capacity; }
+
   const std::int64_t* selected() { return number_.data(); }
 
  private:
+  fused::Space fused_space(long long size, unsigned long long capacity) {
+    const std::int64_t tiles = fused::tiles_of(size);
+    fused::Space space;
+    space.state = state_.at_least(1);
+    space.bins = bins_.at_least(fused::kBins);
+    space.values = kept_values_.at_least(static_cast<std::int64_t>(capacity));
+    space.positions = kept_positions_.at_least(static_cast<std::int64_t>(capacity));
+    space.capacity = capacity;
+    space.tiles = tiles_.at_least(tiles);
+    space.greater = greater_.at_least(tiles);
+    space.equal = equal_.at_least(tiles);
+    space.offsets = offsets_.at_least(tiles);
+    space.ties = ties_.at_least(tiles);
+    return space;
+  }
+
   cudaStream_t stream_;
   Buffer<std::uint32_t> keys_, positions_, sorted_keys_, sorted_positions_;
   Buffer<std::int64_t> number_;
   Buffer<unsigned char> temporary_;
+  Buffer<fused::State> state_;
+  Buffer<std::uint32_t> bins_, kept_positions_, greater_, equal_;
+  Buffer<float> kept_values_;
+  Buffer<fused::TileRecord> tiles_;
+  Buffer<unsigned long long> offsets_, ties_;
 };
 
 // Turns device errors into the project's, one call at a time.
@@ -142,7 +197,8 @@ auto guarded(std::mutex& mutex, const Work& work) {
 
 class CudaKernels final : public Kernels {
  public:
-  std::string name() const override { return "cuda.cub"; }
+  explicit CudaKernels(bool is_fused) : is_fused_(is_fused) {}
+  std::string name() const override { return is_fused_ ? "cuda.fused" : "cuda.cub"; }
 
   void accumulate(std::span<const float> gradient, float scale, std::span<float> accumulator) const override {
     if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate: sizes differ");
@@ -159,6 +215,14 @@ class CudaKernels final : public Kernels {
   void threshold_select(std::span<const float> values, float threshold, Index first, std::vector<Index>& indices) const override {
     std::uint32_t lowest = 0;
     if (values.empty() || !threshold_key(threshold, lowest)) return;
+    if (is_fused_) {
+      guarded(mutex_, [&] {
+        const fused::Task task = task_of({}, 1, values, first, std::ssize(values));
+        operations_.fused_threshold(task, lowest);
+        append_fused(indices);
+      });
+      return;
+    }
     guarded(mutex_, [&] {
       const auto size = static_cast<std::int64_t>(values.size());
       const float* const v = values_.upload(values.data(), size, stream_);
@@ -182,11 +246,18 @@ class CudaKernels final : public Kernels {
     });
   }
 
-  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices, TopkMethod) const override {
+  void topk(std::span<const float> values, Index k, Index first, std::vector<Index>& indices, TopkMethod method) const override {
     const auto size = static_cast<std::int64_t>(values.size());
     k = std::min(k, size);
     if (k <= 0) return;
     if (size > std::numeric_limits<std::uint32_t>::max()) throw RunError("CUDA kernels: top-k of more than 2^32 - 1 elements");
+    if (k < size && (method == TopkMethod::sampled || method == TopkMethod::radix || (is_fused_ && method == TopkMethod::automatic))) {
+      guarded(mutex_, [&] {
+        const fused::Task task = task_of({}, 1, values, first, k);
+        fused_topk(task, k, method != TopkMethod::radix, indices);
+      });
+      return;
+    }
     guarded(mutex_, [&] {
       const float* const v = values_.upload(values.data(), size, stream_);
       std::int64_t* const out = indices_.at_least(k);
@@ -194,6 +265,94 @@ class CudaKernels final : public Kernels {
       const std::size_t old = indices.size();
       indices.resize(old + static_cast<std::size_t>(k));
       download(indices.data() + old, out, k, stream_);
+    });
+  }
+
+  void accumulate_select(std::span<const float> gradient, float scale, std::span<float> accumulator, float threshold, Index first,
+                         std::vector<Index>& indices) const override {
+    std::uint32_t lowest = 0;
+    if (!is_fused_ || gradient.empty() || gradient.size() != accumulator.size() || !threshold_key(threshold, lowest))
+      return Kernels::accumulate_select(gradient, scale, accumulator, threshold, first, indices);
+    guarded(mutex_, [&] {
+      const fused::Task task = task_of(gradient, scale, accumulator, first, std::ssize(gradient));
+      operations_.fused_threshold(task, lowest);
+      append_fused(indices);
+      download(accumulator.data(), values_.data(), std::ssize(accumulator), stream_);
+    });
+  }
+
+  void accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,
+                       std::vector<Index>& indices) const override {
+    const Index size = std::ssize(gradient);
+    if (!is_fused_ || gradient.size() != accumulator.size() || !fused::sample_helps(size, k))
+      return Kernels::accumulate_topk(gradient, scale, accumulator, k, first, indices);
+    guarded(mutex_, [&] {
+      const fused::Task task = task_of(gradient, scale, accumulator, first, k);
+      fused_topk(task, k, true, indices);
+      download(accumulator.data(), values_.data(), size, stream_);
+    });
+  }
+
+  float sampled_threshold(std::span<const float> values, Index start, Index stride, Index samples, Index rank) const override {
+    if (start < 0 || stride < 1 || samples < 1 || rank < 1 || rank > samples || start >= std::ssize(values) ||
+        (std::ssize(values) - 1 - start) / stride < samples - 1)
+      throw std::invalid_argument("sampled_threshold: a sample outside the values, or a rank outside the sample");
+    return guarded(mutex_, [&] {
+      const float* const v = values_.upload(values.data(), std::ssize(values), stream_);
+      float* const taken = other_.at_least(samples);
+      strided(v, start, stride, samples, taken, stream_);
+      operations_.fused_kth(taken, samples, rank);
+      fused::State state;
+      download(&state, operations_.state(), 1, stream_);
+      return std::bit_cast<float>(state.prefix);
+    });
+  }
+
+  void scatter_add(std::span<float> values, std::span<const Index> indices, Index first, std::span<const float> in) const override {
+    if (indices.size() != in.size()) throw std::invalid_argument("scatter_add: sizes differ");
+    if (indices.empty()) return;
+    guarded(mutex_, [&] {
+      float* const v = values_.upload(values.data(), std::ssize(values), stream_);
+      const std::int64_t* const places = indices_.upload(indices.data(), std::ssize(indices), stream_);
+      const float* const added = other_.upload(in.data(), std::ssize(in), stream_);
+      cuda::scatter_add(v, places, std::ssize(indices), first, added, stream_);
+      download(values.data(), v, std::ssize(values), stream_);
+    });
+  }
+
+  Moments moments(std::span<const float> values) const override {
+    Moments result;
+    result.elements = std::ssize(values);
+    if (values.empty()) return result;
+    return guarded(mutex_, [&] {
+      const std::int64_t tiles = (std::ssize(values) + kSumTile - 1) / kSumTile;
+      const float* const v = values_.upload(values.data(), std::ssize(values), stream_);
+      double* const sums = sums_.at_least(4 * tiles);
+      unsigned long long* const zeros = counter_.at_least(tiles);
+      cuda::moments(v, std::ssize(values), sums, zeros, stream_);
+      std::vector<double> parts(static_cast<std::size_t>(4 * tiles));
+      std::vector<unsigned long long> none(static_cast<std::size_t>(tiles));
+      download(parts.data(), sums, 4 * tiles, stream_);
+      download(none.data(), zeros, tiles, stream_);
+      for (std::size_t tile = 0; tile < none.size(); ++tile) {
+        result.zeros += static_cast<Index>(none[tile]);
+        result.sum += parts[4 * tile];
+        result.sum_magnitudes += parts[4 * tile + 1];
+        result.sum_squares += parts[4 * tile + 2];
+        result.sum_log2 += parts[4 * tile + 3];
+      }
+      return result;
+    });
+  }
+
+  void block_maxima(std::span<const float> values, Index block, std::span<float> out) const override {
+    if (block < 1 || std::ssize(out) != (std::ssize(values) + block - 1) / block) throw std::invalid_argument("block_maxima: sizes differ");
+    if (values.empty()) return;
+    guarded(mutex_, [&] {
+      const float* const v = values_.upload(values.data(), std::ssize(values), stream_);
+      float* const maxima = other_.at_least(std::ssize(out));
+      cuda::block_maxima(v, std::ssize(values), block, maxima, stream_);
+      download(out.data(), maxima, std::ssize(out), stream_);
     });
   }
 
@@ -275,6 +434,43 @@ class CudaKernels final : public Kernels {
     if (found > 0) download(indices.data() + old, from, found, stream_);
   }
 
+  // Uploads; room for `most` indices.
+  fused::Task task_of(std::span<const float> gradient, float scale, std::span<const float> values, Index first, Index most) const {
+    if (std::ssize(values) > std::numeric_limits<std::uint32_t>::max())
+      throw RunError("CUDA kernels: selection from more than 2^32 - 1 elements");
+    fused::Task task;
+    task.gradient = gradient.empty() ? nullptr : other_.upload(gradient.data(), std::ssize(gradient), stream_);
+    task.scale = scale;
+    task.values = values_.upload(values.data(), std::ssize(values), stream_);
+    task.size = std::ssize(values);
+    task.first = first;
+    task.out = indices_.at_least(most);
+    return task;
+  }
+
+  // False when nothing was selected.
+  bool append_fused(std::vector<Index>& indices) const {
+    fused::State state;
+    download(&state, operations_.state(), 1, stream_);
+    if (Operations::gave_up(state)) return false;
+    const std::size_t old = indices.size();
+    const auto found = static_cast<std::int64_t>(state.selected);
+    indices.resize(old + static_cast<std::size_t>(found));
+    if (found > 0) download(indices.data() + old, static_cast<const std::int64_t*>(indices_.data()), found, stream_);
+    return true;
+  }
+
+  void fused_topk(fused::Task task, Index k, bool by_sample, std::vector<Index>& indices) const {
+    if (by_sample && fused::sample_helps(task.size, k)) {
+      operations_.fused_sampled(task, k);
+      if (append_fused(indices)) return;
+      task.gradient = nullptr;  // has been added
+    }
+    operations_.fused_radix(task, k);
+    if (!append_fused(indices)) throw DeviceError("CUDA kernels: top-k found fewer than k values");
+  }
+
+  bool is_fused_;
   mutable std::mutex mutex_;
   Stream stream_;
   mutable Operations operations_{stream_};
@@ -294,7 +490,9 @@ class CudaDevice final : public MeasuredDevice {
     accumulator_.upload(gradient.data(), max_elements, stream_);
     out_.at_least(max_elements);
     gathered_.at_least(max_elements);
-    sums_.at_least((max_elements + kSumTile - 1) / kSumTile);
+    sums_.at_least(std::max(4 * ((max_elements + kSumTile - 1) / kSumTile), kSegments));
+    zeros_.at_least((max_elements + kSumTile - 1) / kSumTile);
+    segments_.at_least(kSegments + 1);
     counter_.at_least(1);
     check(cudaStreamSynchronize(stream_), "copy to the device");
     check(cudaEventCreate(&start_), "event");
@@ -302,6 +500,8 @@ class CudaDevice final : public MeasuredDevice {
     void* pinned = nullptr;
     check(cudaMallocHost(&pinned, sizeof(std::int64_t)), "pinned memory");
     number_ = static_cast<std::int64_t*>(pinned);
+    check(cudaMallocHost(&pinned, sizeof(fused::State)), "pinned memory");
+    state_ = static_cast<fused::State*>(pinned);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -309,9 +509,10 @@ class CudaDevice final : public MeasuredDevice {
     cudaEventDestroy(start_);
     cudaEventDestroy(stop_);
     cudaFreeHost(number_);
+    cudaFreeHost(state_);
   }
 
-  std::string backend() const override { return "cuda.cub"; }
+  std::string backend() const override { return "cuda"; }
   std::string description() const override {
     return std::string(properties_.name) + " (compute capability " + std::to_string(properties_.major) + "." +
            std::to_string(properties_.minor) + ")";
@@ -327,7 +528,10 @@ class CudaDevice final : public MeasuredDevice {
   std::string method() const override {
     return "measured by sparscale: time between two CUDA events on one stream, divided by the operations between them; data stay on the "
            "device; buffers reused, so data that fit the second-level cache are read from it (warm); threshold_select, count and unite "
-           "include the copy of the count to the host; topk: radix sort of (key, position) pairs; unite: radix sort and unique";
+           "include the copy of the count to the host; topk: the fastest of its variants here; topk.sampled, topk.radix, threshold_select, "
+           "accumulate_select, accumulate_topk: kernels of fused.cuh; topk.sort: CUB radix sort of (key, position) pairs; topk.cub: CUB "
+           "DeviceTopK, unordered; threshold_select.cub: DeviceSelect; segment_norms.cub: DeviceSegmentedReduce; unite: radix sort and "
+           "unique; copy: device to device";
   }
   Json context() const override {
     int driver = 0, runtime = 0, clock_kHz = 0, memory_clock_kHz = 0;
@@ -357,8 +561,20 @@ class CudaDevice final : public MeasuredDevice {
       check(cudaMemcpyAsync(number_, from, sizeof(std::int64_t), cudaMemcpyDeviceToHost, stream_), "copy of a count");
     };
     const std::int64_t n = elements;
+    std::vector<std::int64_t> borders;
+    for (std::int64_t s = 0; s <= kSegments; ++s) borders.push_back(s * n / kSegments);
+    segments_.upload(borders.data(), kSegments + 1, stream_);
+    check(cudaStreamSynchronize(stream_), "copy to the device");
     add("accumulate", n, 12 * n, [this, n] { accumulate(gradient_.data(), 1e-6F, accumulator_.data(), n, stream_); });
     add("cast_half", n, 8 * n, [this, n] { cast_half(accumulator_.data(), n, stream_); });
+    add("copy", n, 8 * n, [this, n] {
+      check(
+          cudaMemcpyAsync(gathered_.data(), values_.data(), static_cast<std::size_t>(n) * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
+          "copy");
+    });
+    add("moments", n, 4 * n, [this, n] { moments(values_.data(), n, sums_.data(), zeros_.data(), stream_); });
+    add("block_maxima", n, 4 * n + n / 64, [this, n] { block_maxima(values_.data(), n, 256, gathered_.data(), stream_); });
+    add("segment_norms.cub", n, 4 * n, [this, n] { operations_.segment_sums(values_.data(), segments_.data(), kSegments, sums_.data()); });
     add("l2_norm", n, 4 * n, [this, n] { sum_squares(values_.data(), n, sums_.data(), stream_); });
     add("count", n, 4 * n, [this, n, read_count] {
       count(values_.data(), n, std::bit_cast<std::uint32_t>(3.0F), kInfinity - std::bit_cast<std::uint32_t>(3.0F), counter_.data(),
@@ -383,13 +599,19 @@ class CudaDevice final : public MeasuredDevice {
         picked.clear();
         cpu_kernels().topk(host, k, 0, picked);
         for (const Index index : picked) threshold = std::min(threshold, std::fabs(host[static_cast<std::size_t>(index)]));
-        add("topk", k, 4 * n + 8 * k, [this, n, k] { operations_.topk(values_.data(), n, k, 0, out_.data()); });
+        add_topk(add, n, k);
       }
       const std::int64_t selected = cpu_kernels().count(host, threshold);
       if (selected == last_selected) continue;
       last_selected = selected;
       const std::uint32_t lowest = std::bit_cast<std::uint32_t>(threshold);
-      add("threshold_select", selected, 4 * n + 8 * selected, [this, n, lowest, read_count] {
+      for (const bool accumulating : {false, true})
+        add(accumulating ? "accumulate_select" : "threshold_select", selected, (accumulating ? 12 : 4) * n + 8 * selected,
+            [this, n, lowest, accumulating] {
+              operations_.fused_threshold(task_of(n, accumulating), lowest);
+              read_state();
+            });
+      add("threshold_select.cub", selected, 4 * n + 8 * selected, [this, n, lowest, read_count] {
         operations_.threshold_select(values_.data(), n, lowest, 0, out_.data());
         read_count(operations_.selected());
       });
@@ -401,6 +623,7 @@ class CudaDevice final : public MeasuredDevice {
     places.insert(places.end(), scattered.back().begin(), scattered.back().end());
     std::sort(places.begin(), places.end());
     places_.upload(places.data(), n, stream_);
+    add("scatter_add", n, 20 * n, [this, n] { scatter_add(accumulator_.data(), places_.data(), n, 0, gathered_.data(), stream_); });
     add("zero", n, 12 * n, [this, n] { zero(accumulator_.data(), places_.data(), n, 0, stream_); });
     add("gather", n, 16 * n, [this, n] { gather(accumulator_.data(), places_.data(), n, 0, gathered_.data(), stream_); });
 
@@ -427,6 +650,57 @@ class CudaDevice final : public MeasuredDevice {
   }
 
  private:
+  static constexpr std::int64_t kSegments = 161;  // as many as ResNet-50 has tensors
+
+  // The accumulator changes by 1e-6 of a gradient each time, so the selection stays about the same.
+  fused::Task task_of(std::int64_t n, bool accumulating) {
+    fused::Task task;
+    task.gradient = accumulating ? gradient_.data() : nullptr;
+    task.scale = 1e-6F;
+    task.values = accumulating ? accumulator_.data() : values_.data();
+    task.size = n;
+    task.out = out_.data();
+    return task;
+  }
+  void read_state() {
+    check(cudaMemcpyAsync(state_, operations_.state(), sizeof *state_, cudaMemcpyDeviceToHost, stream_), "copy of a state");
+  }
+
+  // Every variant of top-k, and `topk` itself: by sample where that works on these values.
+  template <typename Add>
+  void add_topk(const Add& add, std::int64_t n, std::int64_t k) {
+    const auto by_sample = [this, n, k](bool accumulating) {
+      operations_.fused_sampled(task_of(n, accumulating), k);
+      read_state();
+    };
+    const auto by_radix = [this, n, k] {
+      operations_.fused_radix(task_of(n, false), k);
+      read_state();
+    };
+    bool sampled = fused::sample_helps(n, k);
+    if (sampled) {
+      by_sample(false);
+      check(cudaStreamSynchronize(stream_), "kernel");
+      sampled = !Operations::gave_up(*state_);
+    }
+    const std::int64_t bytes = 4 * n + 8 * k;
+    if (sampled) {
+      add("topk", k, bytes, [by_sample] { by_sample(false); });
+      add("topk.sampled", k, bytes, [by_sample] { by_sample(false); });
+      add("accumulate_topk", k, 12 * n + 8 * k, [by_sample] { by_sample(true); });
+    } else {
+      add("topk", k, bytes, by_radix);
+      add("topk.sampled", k, bytes, by_radix);
+      add("accumulate_topk", k, 12 * n + 8 * k, [this, by_radix, n] {
+        accumulate(gradient_.data(), 1e-6F, accumulator_.data(), n, stream_);
+        by_radix();
+      });
+    }
+    add("topk.radix", k, bytes, by_radix);
+    add("topk.sort", k, bytes, [this, n, k] { operations_.topk(values_.data(), n, k, 0, out_.data()); });
+    if (has_device_topk()) add("topk.cub", k, bytes, [this, n, k] { operations_.device_topk(values_.data(), n, k); });
+  }
+
   template <typename Work>
   MeasuredSample timed(std::int64_t repeats, const Work& work) {
     try {
@@ -447,9 +721,10 @@ class CudaDevice final : public MeasuredDevice {
   Stream stream_;
   Operations operations_{stream_};
   Buffer<float> values_, gradient_, accumulator_, gathered_;
-  Buffer<std::int64_t> out_, places_;
+  Buffer<std::int64_t> out_, places_, segments_;
   Buffer<double> sums_;
-  Buffer<unsigned long long> counter_;
+  Buffer<unsigned long long> counter_, zeros_;
+  fused::State* state_ = nullptr;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
   std::int64_t* number_ = nullptr;
 };
@@ -466,10 +741,27 @@ std::string unavailable() {
   return cudaGetErrorString(code);
 }
 
-const Kernels& kernels() {
+const Kernels& kernels(bool fused) {
   if (const std::string reason = unavailable(); !reason.empty()) throw RunError("CUDA kernels: " + reason);
-  static const CudaKernels instance;
-  return instance;
+  static const CudaKernels cub(false), own(true);
+  return fused ? own : cub;
+}
+
+std::vector<Index> random_indices(std::uint64_t key, Index size, Index k) {
+  if (const std::string reason = unavailable(); !reason.empty()) throw RunError("CUDA kernels: " + reason);
+  if (k < 0 || k > size) throw std::invalid_argument("random_indices: 0 <= k <= size");
+  std::vector<Index> indices(static_cast<std::size_t>(k));
+  if (k == 0) return indices;
+  try {
+    const Stream stream;
+    Buffer<std::int64_t> out;
+    random_indices(make_permutation(key, static_cast<std::uint64_t>(size)), k, out.at_least(k), stream);
+    download(indices.data(), static_cast<const std::int64_t*>(out.data()), k, stream);
+  } catch (const DeviceError& error) {
+    throw RunError(error.what());
+  }
+  std::sort(indices.begin(), indices.end());
+  return indices;
 }
 
 std::unique_ptr<MeasuredDevice> measured_device(std::int64_t max_elements) {

@@ -13,66 +13,10 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define SPARSCALE_BARRIER(number) __syncthreads()
-#define SPARSCALE_SHARED(type, name, count) __shared__ type name[count]
-#endif
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/fused_types.hpp"
 
 namespace sparscale::kernels::cuda::fused {
-
-constexpr unsigned kThreads = 256;
-constexpr unsigned kWarps = kThreads / 32;
-constexpr unsigned kTile = 4096;
-constexpr unsigned kVectors = kTile / kThreads / 4;  // of four elements, for each thread
-constexpr unsigned kRun = 32;                        // neighbours that are sampled together
-constexpr unsigned kMostRuns = 2048;
-constexpr unsigned kSampleShift = 19;  // bits of a key that a sample's histogram leaves out
-constexpr unsigned kSampleBins = 1U << (31 - kSampleShift);
-constexpr unsigned kDigitBins = 2048;
-constexpr unsigned kBins = kSampleBins;  // memory for either
-constexpr unsigned kScanThreads = 1024;
-constexpr std::uint32_t kEverything = 0xffffffffU;
-constexpr std::uint32_t kLargestKey = 0x7fffffffU;
-constexpr std::uint32_t kInfinityKey = 0x7f800000U;
-constexpr int kBarriers = 9;
-
-/// What the kernels tell each other; in device memory.
-struct State {
-  std::uint32_t bound = 0, span = 0;   // the filter keeps keys in [bound, bound + span]
-  std::uint32_t prefix = 0, known = 0;  // digits of the k-th key found so far, and which bits those are; in the end the key itself
-  unsigned long long rank = 0;          // of the k-th among those with this prefix, from 1; in the end the number of ties to take
-  unsigned long long capacity = 0;      // room for candidates
-  unsigned long long candidates = 0;    // kept by the filter, or wanted to be
-  unsigned long long squares = 0;       // sum over runs of hits^2
-  unsigned long long selected = 0;      // written in the end
-  std::uint32_t blocks_done = 0;
-  std::uint32_t take_all = 0;  // 1: write every candidate
-  std::uint32_t failed = 0;    // 1: the sample was of no use; nothing was selected
-};
-
-struct TileRecord {
-  std::uint32_t base, count;
-};
-
-/// Device memory of one selection: a State, kBins counters, room for `capacity` candidates, and for each tile a record and four numbers.
-struct Space {
-  State* state = nullptr;
-  std::uint32_t* bins = nullptr;
-  float* values = nullptr;
-  std::uint32_t* positions = nullptr;
-  unsigned long long capacity = 0;
-  TileRecord* tiles = nullptr;
-  std::uint32_t* greater = nullptr;
-  std::uint32_t* equal = nullptr;
-  unsigned long long* offsets = nullptr;  // of the first index that the tile writes
-  unsigned long long* ties = nullptr;     // equals in earlier tiles
-};
-
-inline __device__ std::uint32_t key_of(float value) { return __float_as_uint(value) & kLargestKey; }
-inline __device__ unsigned lane_of() { return threadIdx.x % 32; }
-inline __device__ std::uint32_t lower_lanes() { return (1U << lane_of()) - 1U; }
-inline __device__ long long warp_index() { return static_cast<long long>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; }
-inline __device__ long long warp_count() { return static_cast<long long>(gridDim.x) * (blockDim.x / 32); }
 
 /// The digit that pass 0, 1 or 2 looks at.
 inline __device__ unsigned digit_shift(int pass) { return pass == 0 ? 20U : pass == 1 ? 10U : 0U; }
@@ -108,7 +52,7 @@ __device__ unsigned find_bin(const std::uint32_t* counts, unsigned long long& ra
     for (unsigned i = 1; i <= kEach; ++i) own += counts[top - i];
     unsigned long long through = own;
     for (unsigned step = 1; step < 32; step *= 2) {
-      const unsigned long long other = __shfl_up_sync(kEverything, through, step);
+      const unsigned long long other = __shfl_up_sync(kEveryLane, through, step);
       if (lane_of() >= step) through += other;
     }
     if (through >= rank && through - own < rank) {
@@ -154,7 +98,7 @@ inline __device__ void clear_bins(std::uint32_t* shared, unsigned count) {
 }
 
 /// One block. Clears what the others count in.
-inline __global__ void start_kernel(State* state, State start, std::uint32_t* bins) {
+SPARSCALE_KERNEL start_kernel(State* state, State start, std::uint32_t* bins) {
   if (threadIdx.x == 0) *state = start;
   for (unsigned bin = threadIdx.x; bin < kBins; bin += blockDim.x) bins[bin] = 0;
 }
@@ -192,7 +136,7 @@ __global__ void spread_kernel(const float* gradient, float scale, const float* v
   for (long long run = warp_index(); run < runs; run += warp_count()) {
     const long long index = run_begin(size, runs, static_cast<unsigned>(run)) + lane_of();
     const auto hits =
-        static_cast<unsigned>(__popc(__ballot_sync(kEverything, key_of(value_at<kAccumulate>(gradient, scale, values, index)) >= middle)));
+        static_cast<unsigned>(__popc(__ballot_sync(kEveryLane, key_of(value_at<kAccumulate>(gradient, scale, values, index)) >= middle)));
     squares += hits * hits;
   }
   if (lane_of() == 0 && squares != 0) atomicAdd(&state->squares, squares);
@@ -247,7 +191,7 @@ __global__ void filter_kernel(const float* gradient, float scale, float* values,
     unsigned in_warp = 0;
     for (unsigned c = 0; c < 4; ++c) {
       const bool hit = place + c < size && key_of(own[j][c]) - bound <= span;
-      const std::uint32_t lanes = __ballot_sync(kEverything, hit);
+      const std::uint32_t lanes = __ballot_sync(kEveryLane, hit);
       before[j] += static_cast<unsigned>(__popc(lanes & lower_lanes()));
       in_warp += static_cast<unsigned>(__popc(lanes));
       hits[j] |= (hit ? 1U : 0U) << c;
@@ -260,7 +204,7 @@ __global__ void filter_kernel(const float* gradient, float scale, float* values,
     const std::uint32_t mine = counts[lane_of()];
     std::uint32_t through = mine;
     for (unsigned step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kEverything, through, step);
+      const std::uint32_t other = __shfl_up_sync(kEveryLane, through, step);
       if (lane_of() >= step) through += other;
     }
     counts[lane_of()] = through - mine;
@@ -283,7 +227,7 @@ __global__ void filter_kernel(const float* gradient, float scale, float* values,
 }
 
 /// Histogram of one digit of the keys that share the digits known so far; the last block finds the k-th's. size < 0: of the candidates.
-inline __global__ void digit_kernel(const float* values, long long size, int pass, State* state, std::uint32_t* bins) {
+SPARSCALE_KERNEL digit_kernel(const float* values, long long size, int pass, State* state, std::uint32_t* bins) {
   SPARSCALE_SHARED(std::uint32_t, counts, kDigitBins);
   SPARSCALE_SHARED(std::uint32_t, flag, 1);
   SPARSCALE_SHARED(unsigned long long, found, 2);
@@ -317,7 +261,7 @@ inline __global__ void digit_kernel(const float* values, long long size, int pas
 }
 
 /// One thread: the filter is to keep what reaches the key that the digits of all values gave.
-inline __global__ void bound_kernel(State* state) {
+SPARSCALE_KERNEL bound_kernel(State* state) {
   state->bound = state->prefix;
   state->span = kLargestKey - state->prefix;
 }
@@ -325,8 +269,8 @@ inline __global__ void bound_kernel(State* state) {
 inline __device__ bool gave_up(const State* state) { return state->failed != 0 || state->candidates > state->capacity; }
 
 /// One warp for each tile: how many of its candidates are above the k-th key and how many equal it.
-inline __global__ void tally_kernel(const float* kept_values, const TileRecord* tiles, long long tile_count, const State* state,
-                                    std::uint32_t* greater, std::uint32_t* equal) {
+SPARSCALE_KERNEL tally_kernel(const float* kept_values, const TileRecord* tiles, long long tile_count, const State* state,
+                              std::uint32_t* greater, std::uint32_t* equal) {
   if (gave_up(state)) return;
   const std::uint32_t kth = state->prefix, all = state->take_all;
   for (long long tile = warp_index(); tile < tile_count; tile += warp_count()) {
@@ -335,8 +279,8 @@ inline __global__ void tally_kernel(const float* kept_values, const TileRecord* 
     for (std::uint32_t start = 0; all == 0 && start < record.count; start += 32) {
       const std::uint32_t i = start + lane_of();
       const std::uint32_t key = i < record.count ? key_of(kept_values[record.base + i]) : 0;
-      above += static_cast<std::uint32_t>(__popc(__ballot_sync(kEverything, i < record.count && key > kth)));
-      same += static_cast<std::uint32_t>(__popc(__ballot_sync(kEverything, i < record.count && key == kth)));
+      above += static_cast<std::uint32_t>(__popc(__ballot_sync(kEveryLane, i < record.count && key > kth)));
+      same += static_cast<std::uint32_t>(__popc(__ballot_sync(kEveryLane, i < record.count && key == kth)));
     }
     if (lane_of() == 0) {
       greater[tile] = above;
@@ -346,8 +290,8 @@ inline __global__ void tally_kernel(const float* kept_values, const TileRecord* 
 }
 
 /// One block of kScanThreads: where each tile writes. A tile's ties come after those of earlier tiles, and only `rank` are taken in all.
-inline __global__ void scan_kernel(const std::uint32_t* greater, const std::uint32_t* equal, long long tile_count, State* state,
-                                   unsigned long long* offsets, unsigned long long* ties) {
+SPARSCALE_KERNEL scan_kernel(const std::uint32_t* greater, const std::uint32_t* equal, long long tile_count, State* state,
+                             unsigned long long* offsets, unsigned long long* ties) {
   SPARSCALE_SHARED(unsigned long long, above_warps, kScanThreads / 32);
   SPARSCALE_SHARED(unsigned long long, same_warps, kScanThreads / 32);
   if (gave_up(state)) return;
@@ -361,7 +305,7 @@ inline __global__ void scan_kernel(const std::uint32_t* greater, const std::uint
   }
   unsigned long long above = own_above, same = own_same;
   for (unsigned step = 1; step < 32; step *= 2) {
-    const unsigned long long other_above = __shfl_up_sync(kEverything, above, step), other_same = __shfl_up_sync(kEverything, same, step);
+    const unsigned long long other_above = __shfl_up_sync(kEveryLane, above, step), other_same = __shfl_up_sync(kEveryLane, same, step);
     if (lane_of() >= step) {
       above += other_above;
       same += other_same;
@@ -390,9 +334,9 @@ inline __global__ void scan_kernel(const std::uint32_t* greater, const std::uint
 }
 
 /// One warp for each tile: writes what is selected, ascending, and if asked (not nullptr) the values, and zeroes them where they came from.
-inline __global__ void write_kernel(const float* kept_values, const std::uint32_t* kept_positions, const TileRecord* tiles,
-                                    long long tile_count, const State* state, const unsigned long long* offsets,
-                                    const unsigned long long* ties, long long first, std::int64_t* out, float* out_values, float* zeroed) {
+SPARSCALE_KERNEL write_kernel(const float* kept_values, const std::uint32_t* kept_positions, const TileRecord* tiles, long long tile_count,
+                              const State* state, const unsigned long long* offsets, const unsigned long long* ties, long long first,
+                              std::int64_t* out, float* out_values, float* zeroed) {
   if (gave_up(state)) return;
   const std::uint32_t kth = state->prefix, all = state->take_all;
   const unsigned long long wanted = state->rank;
@@ -405,9 +349,9 @@ inline __global__ void write_kernel(const float* kept_values, const std::uint32_
       const float value = there ? kept_values[record.base + i] : 0;
       const std::uint32_t key = key_of(value);
       const bool tie = there && all == 0 && key == kth;
-      const std::uint32_t tied = __ballot_sync(kEverything, tie);
+      const std::uint32_t tied = __ballot_sync(kEveryLane, tie);
       const bool taken = there && (all != 0 || key > kth || (tie && same + static_cast<unsigned>(__popc(tied & lower_lanes())) < wanted));
-      const std::uint32_t lanes = __ballot_sync(kEverything, taken);
+      const std::uint32_t lanes = __ballot_sync(kEveryLane, taken);
       if (taken) {
         const unsigned long long place = written + static_cast<unsigned>(__popc(lanes & lower_lanes()));
         const std::uint32_t position = kept_positions[record.base + i];

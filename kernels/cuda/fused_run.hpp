@@ -4,28 +4,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/fused.cuh"
+
 namespace sparscale::kernels::cuda::fused {
-
-/// What is selected from, and where to. With a gradient, values become the accumulators first.
-struct Task {
-  const float* gradient = nullptr;
-  float scale = 1;
-  float* values = nullptr;
-  long long size = 0;   // from 1 to 2^32 - 1
-  long long first = 0;  // added to each index
-  std::int64_t* out = nullptr;
-  float* out_values = nullptr;  // optional: the selected values
-  bool zero = false;            // zero what was selected
-};
-
-inline long long tiles_of(long long size) { return (size + kTile - 1) / kTile; }
-
-/// Room for candidates that top-k by sample needs; more than that is not worth it.
-inline unsigned long long sampled_capacity(long long size, long long k) {
-  return static_cast<unsigned long long>(2 * k + size / 16 + kTile);
-}
-/// Whether a sample can help at all.
-inline bool sample_helps(long long size, long long k) { return size >= 16384 && k >= 1 && k <= size / 4; }
 
 namespace detail {
 
@@ -79,7 +60,7 @@ template <typename Launch>
 void run_threshold(const Launch& launch, const Task& task, std::uint32_t lowest, const Space& space) {
   State start;
   start.bound = lowest;
-  start.span = kInfinityKey - lowest;
+  start.span = 0x7f800000U - lowest;
   start.capacity = space.capacity;
   start.take_all = 1;
   launch(&start_kernel, 1U, kThreads, space.state, start, space.bins);

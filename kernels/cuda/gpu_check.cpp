@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <string>
 
@@ -57,12 +58,24 @@ void compare(const Kernels& gpu, int kind, std::int64_t size) {
   const Kernels& cpu = cpu_kernels("cpu.scalar");
   const std::vector<float> values = family(kind, size);
   std::vector<Index> some;
+  const std::vector<float> gradient = family(0, size);
   for (const double density : {0.0, 1e-3, 0.01, 0.3, 1.0}) {
     const Index k = density == 0.0 ? 1 : static_cast<Index>(density * static_cast<double>(size));
     std::vector<Index> expected{-1}, found{-1};
     cpu.topk(values, k, 5, expected);
     gpu.topk(values, k, 5, found);
     expect(expected == found, "topk", size, static_cast<double>(k));
+    for (const TopkMethod method : {TopkMethod::sampled, TopkMethod::radix, TopkMethod::sort}) {
+      std::vector<Index> other{-1};
+      gpu.topk(values, k, 5, other, method);
+      expect(expected == other, topk_operation(method), size, static_cast<double>(k));
+    }
+    std::vector<float> sum = values, gpu_sum = values;
+    std::vector<Index> fused, gpu_fused;
+    cpu.accumulate_topk(gradient, 0.5F, sum, k, 5, fused);
+    gpu.accumulate_topk(gradient, 0.5F, gpu_sum, k, 5, gpu_fused);
+    // A sum with NaN has no defined payload, and the payload orders NaNs.
+    if (kind != 3 && kind != 5) expect(fused == gpu_fused && same_bits(sum, gpu_sum), "accumulate_topk", size, static_cast<double>(k));
     if (density == 0.01) some.assign(found.begin() + 1, found.end());
   }
   for (const float threshold :
@@ -71,6 +84,12 @@ void compare(const Kernels& gpu, int kind, std::int64_t size) {
     cpu.threshold_select(values, threshold, 5, expected);
     gpu.threshold_select(values, threshold, 5, found);
     expect(expected == found, "threshold_select", size, static_cast<double>(threshold));
+    if (kind != 3 && kind != 5) {
+      std::vector<float> sum = values, gpu_sum = values;
+      cpu.accumulate_select(gradient, 0.5F, sum, threshold, 5, expected);
+      gpu.accumulate_select(gradient, 0.5F, gpu_sum, threshold, 5, found);
+      expect(expected == found && same_bits(sum, gpu_sum), "accumulate_select", size, static_cast<double>(threshold));
+    }
     expect(cpu.count(values, threshold) == gpu.count(values, threshold), "count", size, static_cast<double>(threshold));
   }
   std::vector<float> expected = values, found = values;
@@ -81,13 +100,25 @@ void compare(const Kernels& gpu, int kind, std::int64_t size) {
   cpu.gather(values, some, 5, expected_out);
   gpu.gather(values, some, 5, found_out);
   expect(same_bits(expected_out, found_out), "gather", size, 0);
+  cpu.scatter_add(expected, some, 5, expected_out);
+  gpu.scatter_add(found, some, 5, found_out);
+  expect(same_bits(expected, found), "scatter_add", size, 0);
+  expected.resize(static_cast<std::size_t>((size + 255) / 256));
+  found.resize(expected.size());
+  cpu.block_maxima(values, 256, expected);
+  gpu.block_maxima(values, 256, found);
+  expect(same_bits(expected, found), "block_maxima", size, 256);
+  const Index samples = (size + 2) / 3, rank = 1 + samples / 10;
+  expect(same_bits({cpu.sampled_threshold(values, 0, 3, samples, rank)}, {gpu.sampled_threshold(values, 0, 3, samples, rank)}),
+         "sampled_threshold", size, static_cast<double>(rank));
+  expect(random_indices(7, 10 * size, size) == cuda::random_indices(7, 10 * size, size), "random_indices", size, 0);
   expected = found = values;
   cpu.cast_half(expected);
   gpu.cast_half(found);
   expect(same_bits(expected, found), "cast_half", size, 0);
   if (kind != 3 && kind != 5) {  // sums with NaN have no defined payload
     expect(std::bit_cast<std::uint64_t>(cpu.l2_norm(values)) == std::bit_cast<std::uint64_t>(gpu.l2_norm(values)), "l2_norm", size, 0);
-    const std::vector<float> gradient = family(0, size);
+    expect(cpu.moments(values) == gpu.moments(values), "moments", size, 0);
     for (const float scale : {1.0F, 0.1F}) {
       expected = found = values;
       cpu.accumulate(gradient, scale, expected);
@@ -101,13 +132,17 @@ void compare(const Kernels& gpu, int kind, std::int64_t size) {
 
 }  // namespace
 
-int main() {
+// Optional argument: the largest size, for slow tools.
+int main(int argc, char** argv) {
   if (const std::string reason = cuda::unavailable(); !reason.empty()) {
     std::printf("skipped: %s\n", reason.c_str());
     return 77;
   }
-  for (int kind = 0; kind < 6; ++kind)
-    for (const std::int64_t size : {1, 2, 31, 32, 33, 127, 1000, 4097, 8193, 120003, 3000001}) compare(cuda::kernels(), kind, size);
+  const long long largest = argc > 1 ? std::atoll(argv[1]) : std::numeric_limits<long long>::max();
+  for (const bool fused : {false, true})
+    for (int kind = 0; kind < 6; ++kind)
+      for (const std::int64_t size : {1, 2, 31, 32, 33, 127, 1000, 4097, 8193, 40001, 120003, 3000001})
+        if (size <= largest) compare(cuda::kernels(fused), kind, size);
   std::printf("%ld comparisons, %d failures\n", compared, failures);
   return failures == 0 ? 0 : 1;
 }

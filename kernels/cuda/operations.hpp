@@ -9,7 +9,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cuda/fused_types.hpp"
 #include "kernels/fixed_sums.hpp"
+#include "kernels/permutation.hpp"
 
 namespace sparscale::kernels::cuda {
 
@@ -34,11 +36,25 @@ void count(const float* values, std::int64_t size, std::uint32_t lowest, std::ui
            cudaStream_t stream);
 /// sums[t] = sum of squares of tile t.
 void sum_squares(const float* values, std::int64_t size, double* sums, cudaStream_t stream);
+/// sums[4 t + s] = sum s of CpuTable::moments over tile t, zeros[t] its zeros.
+void moments(const float* values, std::int64_t size, double* sums, unsigned long long* zeros, cudaStream_t stream);
+void block_maxima(const float* values, std::int64_t size, std::int64_t block, float* out, cudaStream_t stream);
+void scatter_add(float* values, const std::int64_t* indices, std::int64_t count, std::int64_t first, const float* in, cudaStream_t stream);
+/// out[i] = values[start + i * stride].
+void strided(const float* values, std::int64_t start, std::int64_t stride, std::int64_t count, float* out, cudaStream_t stream);
+/// Where the permutation sends 0 .. count - 1, in that order.
+void random_indices(const Permutation& permutation, std::int64_t count, std::int64_t* out, cudaStream_t stream);
 /// keys[i] = bits of |values[i]|, positions[i] = i.
 void keys_and_positions(const float* values, std::int64_t size, std::uint32_t* keys, std::uint32_t* positions, cudaStream_t stream);
 /// out[i] = first + positions[i].
 void widen(const std::uint32_t* positions, std::int64_t size, std::int64_t first, std::int64_t* out, cudaStream_t stream);
 void narrow(const std::int64_t* indices, std::int64_t size, std::uint32_t* out, cudaStream_t stream);
+
+// fused.cu: the selection kernels of fused.cuh, in the order of fused_run.hpp.
+void fused_threshold(const fused::Task& task, std::uint32_t lowest, const fused::Space& space, cudaStream_t stream);
+void fused_sampled(const fused::Task& task, long long k, const fused::Space& space, cudaStream_t stream);
+void fused_radix(const fused::Task& task, long long k, const fused::Space& space, cudaStream_t stream);
+void fused_kth(const float* values, long long size, long long k, const fused::Space& space, cudaStream_t stream);
 
 // The CUB algorithms, one for each file. With temporary == nullptr they only set `bytes`, the temporary memory that they need.
 
@@ -54,5 +70,13 @@ void sort_keys(void* temporary, std::size_t& bytes, const std::uint32_t* keys, s
 /// unique.cu (DeviceSelect::Unique): without repetitions, and how many.
 void unique(void* temporary, std::size_t& bytes, const std::uint32_t* sorted, std::uint32_t* out, std::int64_t* left, std::int64_t size,
             cudaStream_t stream);
+
+/// segment_sums.cu (DeviceSegmentedReduce): sums[s] = sum of squares of [offsets[s], offsets[s + 1]) in double, in CUB's order.
+void segment_sums(void* temporary, std::size_t& bytes, const float* values, const std::int64_t* offsets, std::int64_t segments,
+                  double* sums, cudaStream_t stream);
+/// device_topk.cu (DeviceTopK, of CCCL 3.2 and newer): positions of k largest in no order, ties at random. For comparison of speed only.
+bool has_device_topk();
+void device_topk(void* temporary, std::size_t& bytes, const float* values, std::int64_t size, std::int64_t k, std::uint32_t* keys,
+                 std::uint32_t* positions, cudaStream_t stream);
 
 }  // namespace sparscale::kernels::cuda
