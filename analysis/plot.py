@@ -26,7 +26,7 @@ class Failure(Exception):
 
 class Arguments(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"sparscale: {message} (plot.py --help explains)\n")
+        self.exit(2, f"sparscale: {message} ({self.prog} --help explains)\n")
 
 
 def formats(text):
