@@ -162,7 +162,7 @@ def best_text(answers):
     for a in answers:
         lines.append(f"{a['place']}, n = {a['workers']}:")
         for rank, r in enumerate(a["ranking"], 1):
-            dense = f", {r['against_dense']:.3g} times as fast as dense fp32" if r["against_dense"] and r["sparsifier"] != "dense" else ""
+            dense = f", {r['against_dense']:.4g} times as fast as dense fp32" if r["against_dense"] and r["sparsifier"] != "dense" else ""
             counts = "" if r["sparsifier"] in result_files.DENSE else f" ({WORDS[r['counts']]})"
             lines.append(f"  {rank}. {name((r['sparsifier'], r['parameters']))}: {1e3 * r['iteration_time_s']:.4g} ms, speed-up {r['speed_up']:.4g}{dense}{counts}")
             lines.append("     " + "; ".join(r["reasons"]))
