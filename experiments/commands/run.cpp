@@ -32,7 +32,7 @@ void add_run_command(CLI::App& program) {
     run.force = options->force;
     const std::size_t failed = run_experiment(experiment, run);
     int plotted = 0;
-    if (!options->no_figures && failed < experiment.runs.size()) plotted = run_analysis_program("plot.py", {run.directory.string()}, true);
+    if (!options->no_figures && failed < experiment.runs.size()) plotted = run_analysis_program("plot.py", {run.directory.string(), "--quiet"}, true);
     std::printf("Results: %s\n", (run.directory / "results.csv").c_str());
     if (!options->no_figures && plotted == 0) std::printf("Figures: %s\n", (run.directory / "figures").c_str());
     for (const std::string& line : summary_lines(run.directory)) std::printf("%s\n", line.c_str());
