@@ -14,8 +14,10 @@
   // Values at the points of a figure: with the mouse the nearest one, with the arrow keys one after the other.
   const tip = one("#tip"), dot = one("#dot"), said = one("#said");
   const hide = () => { tip.hidden = dot.hidden = true; };
+  // What is the same for all marks of a panel stands in its title or in the caption.
+  const quiet = new Set(["parameters", "panel", "kernel_times_origin", "compute_times_origin", "network", "iterations", "seeds"]);
   const words = (data, row) => {
-    const cells = data.columns.map((name, i) => [name, row[2][i]]).filter(([name, value]) => value !== "" && name !== "parameters");
+    const cells = data.columns.map((name, i) => [name, row[2][i]]).filter(([name, value]) => value !== "" && !quiet.has(name));
     const title = cells.filter(([name]) => name === "sparsifier").map(([, value]) => data.labels[value + " " + row[2][data.columns.indexOf("parameters")]] || value);
     return title.concat(cells.filter(([name]) => name !== "sparsifier").map(([name, value]) => name + ": " + short(value))).join("\n");
   };
