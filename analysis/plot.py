@@ -26,7 +26,7 @@ class Failure(Exception):
 
 class Arguments(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"sparscale: {message} (plot.py --help explains)\n")
+        self.exit(2, f"sparscale: {message} ({self.prog} --help explains)\n")
 
 
 def formats(text):
@@ -46,6 +46,7 @@ def parse(arguments):
     parser.add_argument("--format", type=formats, default=list(FORMATS), help="pdf, svg, png or several joined by commas (default: all)")
     parser.add_argument("--style", choices=STYLES, default="double",
                         help="single column (3.3 in) or double (7 in, default), or the widths and fonts of IEEE or ACM: " + ", ".join(STYLES[2:]))
+    parser.add_argument("--quiet", action="store_true", help="do not print the paths of the written files")
     parser.add_argument("--list", action="store_true", help="print the figures as JSON and end")
     options = parser.parse_args(arguments)
     if not options.list and options.directory is None:
@@ -155,8 +156,9 @@ def main(arguments=None):
         print(json.dumps([{"name": e.name, "title": e.title, "description": e.description} for e in REGISTRY], indent=2))
         return 0
     try:
-        for path in run(options):
-            print(path)
+        written = run(options)
+        if not options.quiet:
+            print("\n".join(written))
     except result_files.InputError as error:
         print(f"sparscale: {error}", file=sys.stderr)
         return 2

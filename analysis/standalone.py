@@ -39,7 +39,7 @@ def _axes(one):
         labels = axis.get_major_formatter().format_ticks(ticks) if shown else [""] * len(ticks)
         result.update({letter + "lim": [float(v) for v in limits], letter + "scale": scale, letter + "ticks": ticks, letter + "ticklabels": labels})
     for patch in axes.patches:
-        if patch.get_gid() == "shade":
+        if patch.get_label() == "_shade":
             xs = patch.get_xy()[:, 0] if hasattr(patch.get_xy(), "shape") else [patch.get_x(), patch.get_x() + patch.get_width()]
             result["shades"].append([float(min(xs)), float(max(xs))])
     del figure

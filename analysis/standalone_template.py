@@ -54,9 +54,14 @@ def curve(axes, panel, one, rows):
         axes.plot([p[0] for p in points], [p[1] for p in points], color=one["colour"], linewidth=0.9, linestyle=dashes(one["line"]), zorder=2)
         return
     if one.get("line") != "none":
-        for a, b in zip(points, points[1:]):
-            worse = max(status(a[2]), status(b[2]), key=ORDER.index)
-            axes.plot([a[0], b[0]], [a[1], b[1]], color=one["colour"], linestyle=LINES[worse], dash_capstyle="butt")
+        # Pieces of one certainty: a piece between two points is drawn as the less certain of them.
+        kinds = [max(status(a[2]), status(b[2]), key=ORDER.index) for a, b in zip(points, points[1:])]
+        first = 0
+        for i in range(len(kinds)):
+            if i + 1 == len(kinds) or kinds[i + 1] != kinds[first]:
+                axes.plot([p[0] for p in points[first:i + 2]], [p[1] for p in points[first:i + 2]], color=one["colour"], linestyle=LINES[kinds[first]],
+                          dash_capstyle="butt")
+                first = i + 1
     every = max(1, math.ceil(len(points) / 12))
     for x, y, row in points[::every]:
         axes.plot([x], [y], marker=one["marker"], color=one["colour"], linestyle="none", markeredgewidth=0.9,

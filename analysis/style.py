@@ -267,7 +267,7 @@ def shade_beyond(axes, validated_up_to):
     """Shades the range of n in which expansion was never compared with captured workers."""
     if validated_up_to is not None:
         low, high = axes.get_xlim()
-        axes.axvspan(max(low, validated_up_to), high, facecolor=SHADE, edgecolor="none", zorder=0, gid="shade")
+        axes.axvspan(max(low, validated_up_to), high, facecolor=SHADE, edgecolor="none", zorder=0, label="_shade")
 
 
 _RANK = {"captured": 0, "projected": 1, "unvalidated": 2}

@@ -34,7 +34,7 @@ void add_run_command(CLI::App& program) {
     int plotted = 0;
     std::string reason;
     if (!options->no_figures && failed < experiment.runs.size()) try {
-        plotted = run_analysis_program("plot.py", {run.directory.string()}, true);
+        plotted = run_analysis_program("plot.py", {run.directory.string(), "--quiet"}, true);
       } catch (const RunError& error) {
         plotted = 1;
         reason = std::string(": ") + error.what();

@@ -6,6 +6,8 @@ from support import LegibilityTest
 
 import fixture
 
+PANELS = ("efficiency", "padding", "density_over_iterations", "selection_time", "traffic", "energy_time", "winner_map")
+
 
 class Legibility(LegibilityTest):
     def test_two_platforms_six_sparsifiers(self):
@@ -21,6 +23,15 @@ class Legibility(LegibilityTest):
         long = "a_sparsifier_with_quite_a_long_name_$x_{i}"
         self.check_texts(fixture.make(self.path("r"), sparsifiers=("topk", long), workers=tuple(range(2, 20)) + (24, 1024), platforms=("hdr-nvlink",),
                                 parameters={"topk": ["{}", json.dumps({"learning_rate": 0.05, "residual": "none", "warm_up_iterations": 100})]}))
+
+    def test_panels_of_large_and_odd_experiments(self):
+        long = "a_sparsifier_with_quite_a_long_name_$x_{i}"
+        self.check_texts(fixture.make(self.path("a"), sparsifiers=("topk", long), workers=tuple(range(2, 20)) + (24, 1024), densities=(0.1, 0.001), runs=True,
+                                      parameters={"topk": ["{}", json.dumps({"learning_rate": 0.05, "residual": "none", "warm_up_iterations": 100})]}), PANELS,
+                         (("double", 7.0), ("single", 3.3), ("ieee-single", 3.5), ("ieee-double", 7.16)))
+        self.check_texts(fixture.make(self.path("b"), sparsifiers=("topk",), workers=(8,), platforms=("hdr-nvlink",), runs=True), PANELS[:-1])
+        self.check_texts(fixture.make(self.path("c"), runs=True), ("build_up", "breakdown", "speed_up") + PANELS,
+                         (("ieee-single", 3.5), ("ieee-double", 7.16), ("acm-single", 3.33), ("acm-double", 7.0)))
 
 
 if __name__ == "__main__":
