@@ -388,6 +388,8 @@ ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& opt
   choice.pool = choice.captured * trace.iterations();
   const std::string captured = std::to_string(choice.captured), pool = std::to_string(choice.pool), workers = std::to_string(n);
 
+  if (trace.info().manifest.contains("synthetic"))
+    choice.warnings.push_back("the trace " + trace.info().name + " is synthetic: made from a description, not captured");
   choice.method = options.method;
   if (options.method == "auto" && n <= choice.captured) choice.method = "captured";
   if (choice.method == "captured") {

@@ -73,63 +73,6 @@ std::optional<double> time_of(const Json& manifest, const char* key, std::size_t
   return sum;
 }
 
-TraceInfo read_info(Json manifest, const std::string& file) {
-  if (!manifest.is_object()) throw InputError(file, "/", "an object", brief(manifest));
-  validate_json(manifest, trace_schema(), file);
-  TraceInfo info;
-  info.name = text_of(manifest, "name");
-  info.model = text_of(manifest, "model");
-  info.dataset = text_of(manifest, "dataset");
-  info.licence = text_of(manifest, "licence");
-  info.optimizer = text_of(manifest, "optimizer");
-  info.timing_device = text_of(manifest, "timing_device");
-  info.data_order = text_of(manifest, "data_order");
-  info.gradients = manifest.at("gradients").get<std::int64_t>();
-  info.full_gradients = manifest.value("full_gradients", info.gradients);
-  if (info.full_gradients < info.gradients)
-    throw InputError(file, "/full_gradients", "at least /gradients, " + std::to_string(info.gradients),
-                     std::to_string(info.full_gradients));
-  info.workers = manifest.at("workers").get<std::int64_t>();
-  info.iterations = manifest.at("iterations").get<std::vector<std::int64_t>>();
-  for (std::size_t t = 1; t < info.iterations.size(); ++t)
-    if (info.iterations[t] != info.iterations[t - 1] + 1)
-      throw InputError(file, "/iterations/" + std::to_string(t),
-                       "consecutive iterations, here " + std::to_string(info.iterations[t - 1] + 1), std::to_string(info.iterations[t]));
-  if (manifest.contains("learning_rate")) info.learning_rate = manifest.at("learning_rate").get<std::vector<double>>();
-  if (!info.learning_rate.empty() && info.learning_rate.size() != info.iterations.size())
-    throw InputError(file, "/learning_rate", "one per iteration, " + std::to_string(info.iterations.size()),
-                     std::to_string(info.learning_rate.size()));
-  const Json& layers = manifest.at("layers");
-  std::int64_t next = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    Layer layer;
-    layer.name = layers[i].at("name").get<std::string>();
-    layer.shape = layers[i].at("shape").get<std::vector<std::int64_t>>();
-    layer.offset = layers[i].at("offset").get<std::int64_t>();
-    layer.size = layers[i].at("size").get<std::int64_t>();
-    std::int64_t elements = 1;
-    for (const std::int64_t extent : layer.shape)
-      if (__builtin_mul_overflow(elements, extent, &elements))
-        throw InputError(file, pointer("layers", i, "shape"), "fewer than 2^63 elements", shape_text(layer.shape));
-    if (elements != layer.size)
-      throw InputError(file, pointer("layers", i, "size"), std::to_string(elements) + " as the shape says", std::to_string(layer.size));
-    if (layer.offset != next)
-      throw InputError(file, pointer("layers", i, "offset"), std::to_string(next) + ", the end of the layer before",
-                       std::to_string(layer.offset));
-    if (layer.size > info.gradients - next)
-      throw InputError(file, pointer("layers", i, "size"), "layers that end at /gradients, " + std::to_string(info.gradients),
-                       "a layer up to " + std::to_string(next) + " + " + std::to_string(layer.size));
-    next += layer.size;
-    info.layers.push_back(std::move(layer));
-  }
-  if (next != info.gradients)
-    throw InputError(file, "/layers", "layers that end at /gradients, " + std::to_string(info.gradients), std::to_string(next));
-  info.forward_time_s = time_of(manifest, "forward_time_s", info.layers.size(), file);
-  info.backward_time_s = time_of(manifest, "backward_time_s", info.layers.size(), file);
-  info.manifest = std::move(manifest);
-  return info;
-}
-
 Range read_range(const Json& entry, std::size_t index, const char* key, std::int64_t limit, const std::string& file) {
   const Range range{entry.at(key)[0].get<std::int64_t>(), entry.at(key)[1].get<std::int64_t>()};
   if (range.from >= range.to || range.to > limit)
@@ -218,7 +161,7 @@ Trace Trace::open(const std::filesystem::path& directory) {
   auto state = std::make_shared<State>();
   state->directory = directory;
   state->content_sha256 = sha256_hex(text);
-  state->info = read_info(parse_json(text, manifest_name), manifest_name);
+  state->info = read_trace_info(parse_json(text, manifest_name), manifest_name);
   const TraceInfo& info = state->info;
   const auto positions = static_cast<std::int64_t>(info.iterations.size());
   const Json& files = info.manifest.at("files");
@@ -248,6 +191,63 @@ Trace Trace::open(const std::filesystem::path& directory) {
   Trace trace;
   trace.state_ = std::move(state);
   return trace;
+}
+
+TraceInfo read_trace_info(Json manifest, const std::string& file) {
+  if (!manifest.is_object()) throw InputError(file, "/", "an object", brief(manifest));
+  validate_json(manifest, trace_schema(), file);
+  TraceInfo info;
+  info.name = text_of(manifest, "name");
+  info.model = text_of(manifest, "model");
+  info.dataset = text_of(manifest, "dataset");
+  info.licence = text_of(manifest, "licence");
+  info.optimizer = text_of(manifest, "optimizer");
+  info.timing_device = text_of(manifest, "timing_device");
+  info.data_order = text_of(manifest, "data_order");
+  info.gradients = manifest.at("gradients").get<std::int64_t>();
+  info.full_gradients = manifest.value("full_gradients", info.gradients);
+  if (info.full_gradients < info.gradients)
+    throw InputError(file, "/full_gradients", "at least /gradients, " + std::to_string(info.gradients),
+                     std::to_string(info.full_gradients));
+  info.workers = manifest.at("workers").get<std::int64_t>();
+  info.iterations = manifest.at("iterations").get<std::vector<std::int64_t>>();
+  for (std::size_t t = 1; t < info.iterations.size(); ++t)
+    if (info.iterations[t] != info.iterations[t - 1] + 1)
+      throw InputError(file, "/iterations/" + std::to_string(t),
+                       "consecutive iterations, here " + std::to_string(info.iterations[t - 1] + 1), std::to_string(info.iterations[t]));
+  if (manifest.contains("learning_rate")) info.learning_rate = manifest.at("learning_rate").get<std::vector<double>>();
+  if (!info.learning_rate.empty() && info.learning_rate.size() != info.iterations.size())
+    throw InputError(file, "/learning_rate", "one per iteration, " + std::to_string(info.iterations.size()),
+                     std::to_string(info.learning_rate.size()));
+  const Json& layers = manifest.at("layers");
+  std::int64_t next = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    Layer layer;
+    layer.name = layers[i].at("name").get<std::string>();
+    layer.shape = layers[i].at("shape").get<std::vector<std::int64_t>>();
+    layer.offset = layers[i].at("offset").get<std::int64_t>();
+    layer.size = layers[i].at("size").get<std::int64_t>();
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : layer.shape)
+      if (__builtin_mul_overflow(elements, extent, &elements))
+        throw InputError(file, pointer("layers", i, "shape"), "fewer than 2^63 elements", shape_text(layer.shape));
+    if (elements != layer.size)
+      throw InputError(file, pointer("layers", i, "size"), std::to_string(elements) + " as the shape says", std::to_string(layer.size));
+    if (layer.offset != next)
+      throw InputError(file, pointer("layers", i, "offset"), std::to_string(next) + ", the end of the layer before",
+                       std::to_string(layer.offset));
+    if (layer.size > info.gradients - next)
+      throw InputError(file, pointer("layers", i, "size"), "layers that end at /gradients, " + std::to_string(info.gradients),
+                       "a layer up to " + std::to_string(next) + " + " + std::to_string(layer.size));
+    next += layer.size;
+    info.layers.push_back(std::move(layer));
+  }
+  if (next != info.gradients)
+    throw InputError(file, "/layers", "layers that end at /gradients, " + std::to_string(info.gradients), std::to_string(next));
+  info.forward_time_s = time_of(manifest, "forward_time_s", info.layers.size(), file);
+  info.backward_time_s = time_of(manifest, "backward_time_s", info.layers.size(), file);
+  info.manifest = std::move(manifest);
+  return info;
 }
 
 const std::filesystem::path& Trace::directory() const { return state_->directory; }

@@ -37,6 +37,9 @@ struct TraceInfo {
 /// The JSON Schema of trace.json, format version 1.
 const Json& trace_schema();
 
+/// Checks a manifest against the schema and its layers against each other; `file` is what messages call it. Errors: InputError.
+TraceInfo read_trace_info(Json manifest, const std::string& file);
+
 /// A trace on disk, memory mapped. Cheap to copy (shared state). Positions t run from 0 to T-1, workers from 0 to W-1.
 class Trace {
  public:

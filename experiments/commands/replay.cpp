@@ -9,6 +9,7 @@
 #include "experiments/experiment.hpp"
 #include "kernels/live_measure.hpp"
 #include "sim/sparsifier.hpp"
+#include "traces/trace_stream.hpp"
 
 namespace sparscale::experiments {
 namespace {
@@ -43,6 +44,28 @@ void measure_replay(sim::ReplayOptions& replay, kernels::LiveMeasurement& live, 
   };
 }
 
+/// Replays a stream on standard input until it ends: every record is written before the next iteration is read.
+void replay_stream(const sim::ReplayOptions& options, const std::string& out) {
+  if (options.captured != 0)
+    throw InputError("--captured", "no such option with a stream (--workers takes its first ones)", std::to_string(options.captured));
+  if (options.expansion != "auto" && options.expansion != "captured")
+    throw InputError("--expansion", "captured with a stream, which cannot be expanded", options.expansion);
+  auto source = std::make_unique<traces::StreamSource>(stdin, "standard input", options.workers);
+  traces::StreamSource& stream = *source;
+  const std::vector<traces::Layer> layers = stream.info().layers;
+  sim::Replay run(std::move(source), layers, options);
+  std::string lines;
+  for (std::int64_t i = 0; options.iterations == 0 || i < options.iterations; ++i) {
+    // The first record needs the warm-up, which next() reads.
+    if (!stream.has(i == 0 ? 0 : options.warmup + i)) break;
+    lines += run.next().dump() + "\n";
+    if (!out.empty()) continue;
+    write_output(lines, "");
+    lines.clear();
+  }
+  if (!out.empty()) write_output(lines, out);
+}
+
 }  // namespace
 
 void add_replay_command(CLI::App& program) {
@@ -58,7 +81,8 @@ void add_replay_command(CLI::App& program) {
   auto options = std::make_shared<Options>();
   options->replay.workers = 0;
   CLI::App* command = program.add_subcommand("replay", "Replay a trace through a sparsifier; one JSON record per iteration");
-  command->add_option("--trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
+  command->add_option("--trace", options->trace, "Trace directory, the name of a shipped sample, or - for a stream on standard input")
+      ->required();
   command->add_option("--sparsifier", options->replay.sparsifier, "A name from 'sparscale list sparsifiers'")->required();
   add_number(*command, "--workers", options->replay.workers, 1, most_workers, "Virtual workers n")->required();
   command->add_option("--density", options->replay.density, "Wanted fraction of gradients (default 0.01)");
@@ -87,6 +111,11 @@ void add_replay_command(CLI::App& program) {
     replay.error_feedback = !options->no_error_feedback;
     const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
     replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");
+    if (options->trace == "-") {
+      if (!options->profile.empty()) throw InputError("--measure", "no such option with a stream", options->profile);
+      replay_stream(replay, options->out);
+      return;
+    }
     const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
     if (!options->no_verify) trace.verify_checksums();
     if (replay.iterations == 0) replay.iterations = trace.iterations();

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
+#include "traces/synthesis.hpp"
 #include "traces/trace_import.hpp"
 #include "traces/trace_report.hpp"
 
@@ -15,7 +16,8 @@ void add_trace_command(CLI::App& program) {
     bool json = false;
     std::vector<std::string> files;
     std::string layers, out;
-    bool half = false;
+    bool half = false, full = false;
+    traces::SynthesisOptions synthesis;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand("trace", "Look at and check gradient traces");
@@ -63,6 +65,21 @@ void add_trace_command(CLI::App& program) {
   exporting->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
   exporting->add_option("--out", options->out, "File, .npy or .safetensors; the layers go to FILE.layers.json")->required();
   exporting->callback([options] { traces::export_trace(traces::Trace::open(find_trace(options->trace)), options->out); });
+
+  CLI::App* synthesize = command->add_subcommand("synthesize", "Make a synthetic trace from the description of a model");
+  std::string models;
+  for (const std::string& name : traces::shipped_models()) models += (models.empty() ? "" : ", ") + name;
+  synthesize->add_option("model", options->trace, "Description (JSON file), or one of " + models)->required();
+  synthesize->add_option("--out", options->out, "Folder of the new trace")->required();
+  synthesize->add_option("--workers", options->synthesis.workers, "Workers W (default 8)");
+  synthesize->add_option("--iterations", options->synthesis.iterations, "Iterations T (default 16)");
+  synthesize->add_option("--gradients", options->synthesis.gradients,
+                         "Keep rows of the larger layers until about so many gradients remain (default: all)");
+  synthesize->add_option("--seed", options->synthesis.seed, "Seed (default 1)");
+  synthesize->add_flag("--full", options->full, "Store F32 (default: F16 with a scale)");
+  synthesize->callback([options] {
+    traces::synthesize_trace(traces::load_model(options->trace), options->trace, options->synthesis, options->out, !options->full);
+  });
 }
 
 }  // namespace sparscale::experiments

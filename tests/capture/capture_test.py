@@ -358,6 +358,22 @@ class CaptureTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 Capture(net, self.folder, [(0, 1)], **options)
 
+    def test_a_stream_replays_like_the_stored_trace(self):
+        if not PROGRAM:
+            self.skipTest("needs the program")
+        rest = ["--sparsifier", "topk", "--workers", "3", "--hashes"]
+        source = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "--stream"], stdout=subprocess.PIPE)
+        streamed = subprocess.run([PROGRAM, "replay", "--trace", "-"] + rest, stdin=source.stdout, stdout=subprocess.PIPE)
+        source.stdout.close()
+        self.assertEqual((source.wait(), streamed.returncode), (0, 0))
+        train(os.path.join(self.folder, "t"), [(1, 3)], 5, 3)
+        stored = subprocess.run([PROGRAM, "replay", "--trace", os.path.join(self.folder, "t")] + rest, stdout=subprocess.PIPE)
+        records = [json.loads(line) for line in streamed.stdout.splitlines()]
+        self.assertEqual(len(records), 3)
+        # A stream has one scale for all workers, a file one per worker: the selections are the same.
+        for record, other in zip(records, map(json.loads, stored.stdout.splitlines())):
+            self.assertEqual(record["selected_sha256"], other["selected_sha256"])
+
     def test_the_default_hook_is_that_of_ddp(self):
         self.assertIs(capture_module.default_hooks.allreduce_hook, Capture.__init__.__kwdefaults__["hook"])
 
@@ -365,6 +381,9 @@ class CaptureTest(unittest.TestCase):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
         rank_main(sys.argv[2])
+    elif sys.argv[1:2] == ["--stream"]:
+        torch.set_num_threads(1)
+        train("-", [(1, 3)], 5, 3)
     elif sys.argv[1:2] == ["--victim"]:
         victim_main(sys.argv[2])
     else:
