@@ -195,7 +195,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   if (!projected && !sim::find_sparsifier(replay.options.sparsifier).dense && replay.options.error_feedback && replayed > window)
     warnings.push_back("counts of captured workers come from " + rounded(static_cast<double>(replayed) / static_cast<double>(window), 3) +
                        " passes over the same " + std::to_string(window) +
-                       " iterations: build-up is a few to 20 % higher than with fresh gradients");
+                       " iterations, whose noise adds up: build-up is overstated (by 2 to 28 % where it was compared)");
   if (extrapolated) warnings.push_back("kernel times extrapolated beyond the profile " + profile.name());
   if (profile.origin() != "measured")
     warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");

@@ -55,7 +55,8 @@ TEST_CASE("Malformed JSON is refused with its place") {
 }
 
 TEST_CASE("Numbers beyond a double and text that is no JSON are refused in one line") {
-  CHECK_THROWS_WITH(parse_json("{\"a\": 1e400}", "x.json"), StartsWith("x.json: expected numbers that a double can hold, found number overflow"));
+  CHECK_THROWS_WITH(parse_json("{\"a\": 1e400}", "x.json"),
+                    StartsWith("x.json: expected numbers that a double can hold, found number overflow"));
   CHECK_THROWS_AS(parse_json("[1, 2", "x.json"), InputError);
   CHECK_THROWS_AS(parse_json("\xff", "x.json"), InputError);
   CHECK_THROWS_AS(parse_json("", "x.json"), InputError);

@@ -33,7 +33,8 @@ void add_collective_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("collective", "Time one collective on a platform; prints one JSON object");
   command->add_option("--platform", options->request.platform, "A name from 'sparscale list platforms', or a platform file")->required();
   command->add_option("--workers", options->request.workers, "Workers n")->required();
-  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all")->required();
+  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all")
+      ->required();
   command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
   CLI::Option* bytes =
       command->add_option("--bytes", options->bytes, "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
