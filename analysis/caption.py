@@ -79,6 +79,15 @@ def times(slices):
             + ". Every iteration time is therefore a model's, not measured on a cluster of n workers.")
 
 
+def warnings(results, most=12):
+    """The warnings of the whole result directory, the first so many in full."""
+    if not results.warnings:
+        return ""
+    shown = results.warnings[:most]
+    more = len(results.warnings) - len(shown)
+    return "Warnings: " + "; ".join(shown) + (f"; and {more} more in summary.json" if more else "") + "."
+
+
 def missing(names):
     return "Not drawn, for want of positive finite values: " + listing(names) + "." if names else ""
 

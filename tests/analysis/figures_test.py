@@ -327,6 +327,22 @@ class Files(DirectoryTest):
                 self.assertIn(word, text, name)
         self.assertIn("5 % to 95 %", drawings(directory, "build_up", "double")[0].caption)
 
+    def test_captions_carry_the_warnings(self):
+        directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",), sparsifiers=("topk",))
+        path = os.path.join(directory, "summary.json")
+        with open(path, encoding="utf-8") as file:
+            summary = json.load(file)
+        for count, words in ((2, "Warnings: warning 0; warning 1.\n"), (14, "warning 11; and 2 more in summary.json.\n"), (0, None)):
+            summary["warnings"] = [f"warning {number}" for number in range(count)]
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(summary, file)
+            for name in ("build_up", "breakdown", "speed_up"):
+                text = drawings(directory, name, "double")[0].caption
+                if words:
+                    self.assertTrue(text.endswith(words), text)
+                else:
+                    self.assertNotIn("Warnings", text)
+
     def test_list_needs_no_matplotlib(self):
         program = ("import sys; sys.modules['matplotlib'] = None; sys.modules['numpy'] = None; sys.argv = ['plot.py', '--list'];"
                    f"import runpy; runpy.run_path({PLOT!r}, run_name='__main__')")
