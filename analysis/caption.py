@@ -80,7 +80,7 @@ def times(slices):
 
 
 def warnings(results, most=12):
-    """The warnings of the whole result directory: a caption travels further than summary.json."""
+    """The warnings of the whole result directory, the first so many in full."""
     if not results.warnings:
         return ""
     shown = results.warnings[:most]

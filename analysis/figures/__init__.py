@@ -4,7 +4,7 @@ A figure module has `draw(results, style)` with a preset of analysis/style.py. I
 experiment needs (none when the results hold nothing to draw; NotApplicable says why). A new figure is a module and a line in REGISTRY.
 """
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,12 @@ class Entry:
     description: str
 
     def draw(self, results, style):
-        """Imports the figure's module only now, so that listing the figures needs no matplotlib."""
-        return importlib.import_module("analysis.figures." + self.name).draw(results, style)
+        """The figure's drawings, their captions with the warnings of the results: a caption travels further than summary.json. Imports the
+        figure's module only now, so that listing the figures needs no matplotlib."""
+        from analysis import caption
+
+        drawings = importlib.import_module("analysis.figures." + self.name).draw(results, style)
+        return [replace(drawing, caption=caption.join(drawing.caption.rstrip("\n"), caption.warnings(results))) for drawing in drawings]
 
 
 class NotApplicable(Exception):
