@@ -37,11 +37,11 @@ def draw(results, style_name):
         for chunk in chunks:
             facets = dict(one.facets, workers=[chunk[0], chunk[-1]])
             name = files.name("breakdown", across + (["workers"] if len(chunks) > 1 else []), facets)
-            drawings.append(_draw(results, one, chunk, style_name, name))
+            drawings.append(_draw(one, chunk, style_name, name))
     return drawings
 
 
-def _draw(results, one, workers, style_name, name):
+def _draw(one, workers, style_name, name):
     looks = style.fit(style.looks(one.curves), 0.22 * style.WIDTH_IN[style_name] + 0.3)
     points = {(series, point.workers): point for series in looks for point in one.curves[series]}
     series_list = list(looks)
@@ -105,7 +105,7 @@ def _draw(results, one, workers, style_name, name):
         recipe.append(standalone.panel(axes, {"panel": f"n = {n}"}, "bars", series=[list(series) for series in series_list], parts=parts))
     label = f"iteration time ({unit_name})" + ("" if shared else ", scales differ")
     sheet.figure.text((left + (width - left - right) / 2) / width, 0.05 / sheet.height, label, ha="center", va="bottom", fontsize=style.LABEL_PT)
-    return Drawing(name, sheet.figure, COLUMNS, _table(one, series_list, workers, factor, unit_name), _caption(results, one, workers, shared),
+    return Drawing(name, sheet.figure, COLUMNS, _table(one, series_list, workers, factor, unit_name), _caption(one, workers, shared),
                    {"panels": recipe, "legends": sheet.legends})
 
 
@@ -139,7 +139,7 @@ def _table(one, series_list, workers, factor, unit_name):
     return rows
 
 
-def _caption(results, one, workers, shared):
+def _caption(one, workers, shared):
     return caption.join(
         f"Iteration time of n workers by phase on {one.facets['platform']}.",
         caption.facets([one]) + ("" if list(workers) == one.workers() else f" Drawn here: n = {workers[0]} to {workers[-1]}."),
@@ -147,5 +147,4 @@ def _caption(results, one, workers, shared):
         caption.times([one]), caption.counts([one]),
         caption.iterations([one], "whiskers"),
         "The dashed line is the iteration time of dense fp32 at the same n: shorter bars are faster than dense training. "
-        + ("All panels share one scale." if shared else "Every panel has a scale of its own."),
-        caption.warnings(results))
+        + ("All panels share one scale." if shared else "Every panel has a scale of its own."))

@@ -99,7 +99,7 @@ def _missing(page, looks):
     return names
 
 
-def _caption(results, page, looks):
+def _caption(page, looks):
     meetings = ", ".join(f"n = {caption.number(1 / one.facets['density'] - 1)} at density {caption.number(one.facets['density'])}" for one in page)
     return caption.join(
         "Gradient build-up U/k and actual density U/N against the number of workers n. k = trunc(density x N) gradients are wanted, U is the "
@@ -114,7 +114,7 @@ def _caption(results, page, looks):
         f"best case, U = k, it pays only while k/N is below 1/(n + 1), that is up to {meetings}. Sparsifiers whose workers share k between them "
         "and other exchanges are not bound by it; the speed-up figure has their break-even points."
         + ("" if _reaches(page) else " Here the curve lies above the panel."),
-        caption.missing(_missing(page, looks)), caption.warnings(results))
+        caption.missing(_missing(page, looks)))
 
 
 def draw(results, style_name):
@@ -126,11 +126,11 @@ def draw(results, style_name):
         looks = style.fit(style.looks({series for one in page for series in one.sparse()}), style.WIDTH_IN[style_name] - 0.6)
         names = [key for key in across if key != "density" or not whole]
         facets = dict(page[0].facets, density=[one.facets["density"] for one in page])
-        drawings.append(_draw(results, page, looks, style_name, files.name("build_up", names, facets)))
+        drawings.append(_draw(page, looks, style_name, files.name("build_up", names, facets)))
     return drawings
 
 
-def _draw(results, page, looks, style_name, name):
+def _draw(page, looks, style_name, name):
     statuses = {row.status for one in page for row in one.rows(dense=False)}
     lines = [IDEAL, TARGET] + ([BREAK_EVEN] if _reaches(page) else []) + ([BEST] if any(_meets(one) for one in page) else [])
     blocks = [[style.series_handle(look) for look in looks.values()], style.status_handles(statuses, page[0].facets["captured_workers"]), lines]
@@ -180,5 +180,5 @@ def _draw(results, page, looks, style_name, name):
         standalone.curve({"curve": "no_build_up"}, colour="black", line=(0, (6, 2))), standalone.curve({"curve": "density_wanted"}, colour=BROWN),
         standalone.curve({"curve": "bandwidth_break_even"}, colour=BROWN, line=BREAK_EVEN_LINE),
         standalone.curve({"curve": "break_even_at_best"}, colour=BROWN, line="none", marker="o")]
-    return Drawing(name, sheet.figure, COLUMNS, _table(page), _caption(results, page, style.looks(looks)),
+    return Drawing(name, sheet.figure, COLUMNS, _table(page), _caption(page, style.looks(looks)),
                    {"panels": recipe, "curves": curves, "legends": sheet.legends})

@@ -111,7 +111,7 @@ def _draw(results, page, style_name, name):
     curves = standalone.series_curves(looks, curve="speed_up") + [
         standalone.curve({"curve": "ideal"}, colour="black", line=(0, (6, 2))),
         standalone.curve({"curve": "break_even", "baseline": "dense"}, colour="black", line="none", marker="*")]
-    return Drawing(name, sheet.figure, COLUMNS, table, _caption(results, page, entries, style.looks(looks)),
+    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks)),
                    {"panels": recipe, "curves": curves, "legends": sheet.legends})
 
 
@@ -206,7 +206,7 @@ def _short(workers):
     return f"{workers:.1f}" if workers < 100 else f"{workers:.0f}"
 
 
-def _caption(results, page, entries, looks):
+def _caption(page, entries, looks):
     sentences = []
     for one in page:
         found = entries[id(one)]
@@ -235,5 +235,4 @@ def _caption(results, page, entries, looks):
         "Strips: filled bars (hollow where counts are projected) show where a sparsifier is faster than the baseline (with several "
         "seeds: with every seed). Break-even points, where the "
         "iteration times cross, are interpolated in both logarithms between the n that were run"
-        + (": " + "; ".join(sentences) + "." if sentences else "; there is none in these results."),
-        caption.warnings(results))
+        + (": " + "; ".join(sentences) + "." if sentences else "; there is none in these results."))

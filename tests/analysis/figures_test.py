@@ -336,10 +336,11 @@ class Files(DirectoryTest):
             summary["warnings"] = [f"warning {number}" for number in range(count)]
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(summary, file)
-            for name in ("build_up", "breakdown", "speed_up"):
+            for name in ("build_up", "breakdown", "speed_up", "padding", "energy_time"):
                 text = drawings(directory, name, "double")[0].caption
                 if words:
                     self.assertTrue(text.endswith(words), text)
+                    self.assertEqual(text.count("Warnings:"), 1)
                 else:
                     self.assertNotIn("Warnings", text)
 
