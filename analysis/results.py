@@ -25,7 +25,7 @@ GROUPS = {
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
 OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (), "traffic": ()}
-CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid"), "counts_origin": ("captured", "projected")}
+CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid", "shift"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
 # Columns that may be empty in a selection row: a run need not have a platform.
 MAY_BE_EMPTY = ("platform", "profile", "network", "all_gather", "all_reduce", "broadcast", "kernel_times_origin", "compute_times_origin")

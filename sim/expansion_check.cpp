@@ -8,6 +8,7 @@
 #include "kernels/kernels.hpp"
 #include "sim/npmle.hpp"
 #include "sim/replay.hpp"
+#include "sim/selection_counts.hpp"
 
 namespace sparscale::sim {
 namespace {
@@ -19,33 +20,8 @@ constexpr std::int64_t element_budget = std::int64_t{1} << 31;
 constexpr std::int64_t least_iterations = 4;
 constexpr double largest_disagreement = 0.05;
 
-// How many workers select each coordinate, by iteration: local top-k with error feedback from a zero residual. Worker by worker, so that
-// one residual is held and not n.
-std::vector<std::vector<std::uint32_t>> selection_counts(traces::GradientSource& source, const traces::TraceInfo& info,
-                                                         const ReplayOptions& options, Index k, std::int64_t iterations) {
-  const kernels::Kernels& cpu = kernels::cpu_kernels();
-  const auto n = static_cast<std::size_t>(source.gradients());
-  std::vector<std::vector<std::uint32_t>> counts(static_cast<std::size_t>(iterations), std::vector<std::uint32_t>(n));
-  std::vector<float> accumulator(n);
-  std::vector<Index> selected;
-  for (std::int64_t w = 0; w < source.workers(); ++w) {
-    std::fill(accumulator.begin(), accumulator.end(), 0.0F);
-    for (std::int64_t t = 0; t < iterations; ++t) {
-      const bool scaled = options.lr_in_accumulator && !info.learning_rate.empty();
-      const float scale = scaled ? static_cast<float>(info.learning_rate[static_cast<std::size_t>(source.position(t))]) : 1.0F;
-      if (!options.error_feedback) std::fill(accumulator.begin(), accumulator.end(), 0.0F);
-      cpu.accumulate(source.gradient(t, w), scale, accumulator);
-      selected.clear();
-      cpu.topk(accumulator, k, 0, selected);
-      for (const Index index : selected) ++counts[static_cast<std::size_t>(t)][static_cast<std::size_t>(index)];
-      cpu.zero(accumulator, selected);
-    }
-  }
-  return counts;
-}
-
 // Union / k, mean over the iterations.
-double build_up(const std::vector<std::vector<std::uint32_t>>& counts, Index k) {
+double build_up(const SelectionCounts& counts, Index k) {
   double sum = 0;
   for (const std::vector<std::uint32_t>& iteration : counts)
     sum += static_cast<double>(iteration.size() - static_cast<std::size_t>(std::count(iteration.begin(), iteration.end(), 0U)));
@@ -74,20 +50,25 @@ Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& optio
   const std::int64_t affordable = element_budget / trace.gradients() / options.workers;
   const std::int64_t iterations = std::min(trace.iterations(), std::max(least_iterations, affordable));
 
+  const bool scaled = options.lr_in_accumulator && !trace.info().learning_rate.empty();
+  const std::vector<double> learning_rate = scaled ? trace.info().learning_rate : std::vector<double>();
+  const auto counts_of = [&](const std::unique_ptr<traces::GradientSource>& source) {
+    return topk_selection_counts(*source, learning_rate, options.error_feedback, k, iterations);
+  };
   const auto projected_source = traces::make_gradient_source(trace, expansion);
-  const double projected = build_up(selection_counts(*projected_source, trace.info(), options, k, iterations), k);
+  const double projected = build_up(counts_of(projected_source), k);
   expansion.workers = choice.captured;
   const auto generated_source = traces::make_gradient_source(trace, expansion, true);
-  const double generated = build_up(selection_counts(*generated_source, trace.info(), options, k, iterations), k);
+  const double generated = build_up(counts_of(generated_source), k);
   expansion.method = "captured";
   const auto captured_source = traces::make_gradient_source(trace, expansion);
-  const auto captured_counts = selection_counts(*captured_source, trace.info(), options, k, iterations);
+  const auto captured_counts = counts_of(captured_source);
   const double captured = build_up(captured_counts, k);
 
-  std::vector<double> classes(static_cast<std::size_t>(choice.captured + 1), 0.0);
-  for (const auto& iteration : captured_counts)
-    for (const std::uint32_t count : iteration) classes[count] += 1.0 / static_cast<double>(iterations);
+  const std::vector<double> classes = count_classes(captured_counts, choice.captured);
   const double npmle = npmle_union(classes, options.workers) / static_cast<double>(k);
+  // One worker shows nothing to extrapolate from.
+  const Json logquad = choice.captured > 1 ? Json(log_quadratic_build_up(classes, static_cast<double>(k), options.workers)) : Json();
   const double exponent = generated > 1 && captured > 1 ? std::log(captured) / std::log(generated) : 1.0;
   const double disagreement = npmle / projected - 1;
 
@@ -98,12 +79,20 @@ Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& optio
   if (std::abs(disagreement) > largest_disagreement)
     warnings.push_back("the estimate from the captured workers' counts is " + percent(disagreement) + " against the projection for " +
                        std::to_string(options.workers) + " workers (top-k, density " + number_text(options.density) + ")");
-  return {{"method", choice.method},         {"captured_workers", choice.captured},
-          {"workers", options.workers},      {"density", options.density},
-          {"iterations", iterations},        {"build_up_captured", captured},
-          {"build_up_generated", generated}, {"calibration_exponent", exponent},
-          {"build_up_projected", projected}, {"build_up_calibrated", std::pow(projected, exponent)},
-          {"npmle_build_up", npmle},         {"disagreement", disagreement},
+  return {{"method", choice.method},
+          {"captured_workers", choice.captured},
+          {"workers", options.workers},
+          {"density", options.density},
+          {"iterations", iterations},
+          {"build_up_captured", captured},
+          {"build_up_generated", generated},
+          {"calibration_exponent", exponent},
+          {"build_up_projected", projected},
+          {"build_up_calibrated", std::pow(projected, exponent)},
+          {"build_up_consensus", std::cbrt(projected * std::pow(projected, exponent) * npmle)},
+          {"npmle_build_up", npmle},
+          {"logquad_build_up", logquad},
+          {"disagreement", disagreement},
           {"warnings", std::move(warnings)}};
 }
 

@@ -61,7 +61,8 @@ class Replay {
 };
 
 /// Build-up of generated against captured workers at n = W, calibration and second opinion (docs/expansion.md). Keys: method,
-/// captured_workers, build_up_captured, build_up_generated, calibration_exponent, npmle_build_up, disagreement, warnings. Null when n <= W.
+/// captured_workers, build_up_captured, build_up_generated, calibration_exponent, npmle_build_up, logquad_build_up, build_up_consensus,
+/// disagreement, warnings ... Null when n <= W.
 Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& options);
 
 }  // namespace sparscale::sim

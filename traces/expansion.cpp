@@ -98,6 +98,26 @@ class BootSource final : public GradientSource {
   Pool pool_;
 };
 
+// Captured worker j mod W; each further round of W workers at a time shift of its own, fixed for the whole replay.
+class ShiftSource final : public GradientSource {
+ public:
+  ShiftSource(Trace trace, std::int64_t captured, std::int64_t workers, bool generate_all)
+      : trace_(std::move(trace)), captured_(captured), workers_(workers), first_(generate_all ? 1 : 0) {}
+  std::int64_t workers() const override { return workers_; }
+  std::int64_t gradients() const override { return trace_.gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override {
+    const std::int64_t positions = trace_.iterations(), step = (worker / captured_ + first_) % positions;
+    // 0, +1, -1, +2, ...: as near as possible.
+    const std::int64_t shift = step % 2 == 1 ? (step + 1) / 2 : positions - step / 2;
+    return trace_.gradient((position(iteration) + shift) % positions, worker % captured_);
+  }
+
+ private:
+  Trace trace_;
+  std::int64_t captured_, workers_, first_;
+};
+
 class HybridSource final : public GradientSource {
  public:
   HybridSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed, bool generate_all);
@@ -373,9 +393,13 @@ std::string ratio_text(double ratio) {
 }  // namespace
 
 ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& options) {
-  const auto known = {"auto", "captured", "boot", "hybrid"};
+  if (options.method == "npmle" || options.method == "logquad")
+    throw InputError("expansion",
+                     "a method that makes gradients: " + options.method + " gives a number (self-check, trace expansion-validity)",
+                     "\"" + options.method + "\"");
+  const auto known = {"auto", "captured", "boot", "hybrid", "shift"};
   if (std::find(known.begin(), known.end(), options.method) == known.end())
-    throw InputError("expansion", "one of auto, captured, boot, hybrid", "\"" + options.method + "\"");
+    throw InputError("expansion", "one of auto, captured, boot, hybrid, shift", "\"" + options.method + "\"");
   if (options.workers < 1 || options.workers > (std::int64_t{1} << 31))
     throw InputError("workers", "1 to 2^31", std::to_string(options.workers));
   if (options.captured < 0 || options.captured > trace.workers())
@@ -403,10 +427,10 @@ ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& opt
     // One worker shows no spread between workers.
     if (choice.captured == 1) choice.method = "boot";
   }
-  if (choice.method == "boot" && choice.pool < n)
+  if ((choice.method == "boot" || choice.method == "shift") && choice.pool < n)
     throw InputError("workers",
-                     "at most " + pool + " with expansion boot (" + captured + " captured workers x " + std::to_string(trace.iterations()) +
-                         " iterations: a sample for every worker)",
+                     "at most " + pool + " with expansion " + choice.method + " (" + captured + " captured workers x " +
+                         std::to_string(trace.iterations()) + " iterations: a sample for every worker)",
                      workers);
   if (choice.method == "hybrid" && choice.captured < 2) throw InputError("captured workers", "at least 2 for expansion hybrid", captured);
 
@@ -451,6 +475,7 @@ std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions&
 std::unique_ptr<GradientSource> make_gradient_source(const Trace& trace, const ExpansionOptions& options, bool generate_all) {
   const ExpansionChoice choice = choose_expansion(trace, options);
   if (choice.method == "captured") return std::make_unique<CapturedSource>(trace, options.workers);
+  if (choice.method == "shift") return std::make_unique<ShiftSource>(trace, choice.captured, options.workers, generate_all);
   if (choice.method == "boot") return std::make_unique<BootSource>(trace, choice.captured, options.workers, options.seed);
   return std::make_unique<HybridSource>(trace, choice.captured, options.workers, options.seed, generate_all);
 }

@@ -25,7 +25,7 @@ class GradientSource {
 };
 
 struct ExpansionOptions {
-  std::string method = "auto";  // auto, captured, boot, hybrid
+  std::string method = "auto";  // auto, captured, boot, hybrid, shift
   std::int64_t workers = 0;     // n
   std::int64_t captured = 0;    // use the first so many captured workers; 0 = all
   std::uint64_t seed = 1;
@@ -33,7 +33,7 @@ struct ExpansionOptions {
 
 /// What was done, for the result.
 struct ExpansionChoice {
-  std::string method;         // captured, boot or hybrid: never auto
+  std::string method;         // captured, boot, hybrid or shift: never auto
   std::int64_t captured = 0;  // captured workers used
   double ratio = 1.0;         // n / captured
   std::int64_t pool = 0;      // captured x T: distinct samples available to boot

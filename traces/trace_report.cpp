@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <limits>
 
 namespace sparscale::traces {
 namespace {
@@ -24,6 +26,66 @@ std::string shape_text(const Json& shape) {
   return text.empty() ? "scalar" : text;
 }
 
+constexpr double tail_share = 0.01;
+constexpr std::size_t least_tail = 8;  // values; fewer say nothing
+constexpr std::int64_t shape_workers = 4;
+
+struct LayerShape {
+  double tail_index = 0, kurtosis = 0, top_share = 0;
+  std::int64_t tails = 0, kurtoses = 0;
+};
+
+// Hill's estimate over the largest 1 % of the magnitudes that are not zero: 1 / mean of ln(x / smallest of them). Few: nothing.
+void add_tail(LayerShape& shape, std::vector<float>& magnitudes) {
+  const auto count = static_cast<std::size_t>(tail_share * static_cast<double>(magnitudes.size()));
+  if (count < least_tail) return;
+  std::nth_element(magnitudes.begin(), magnitudes.begin() + static_cast<std::ptrdiff_t>(count), magnitudes.end(), std::greater<>());
+  const double edge = magnitudes[count];
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += std::log(magnitudes[i] / edge);
+  if (!(sum > 0)) return;
+  shape.tail_index += static_cast<double>(count) / sum;
+  ++shape.tails;
+}
+
+// Tail index, kurtosis and share of the local top 1 % of every layer: first iteration, up to four workers.
+std::vector<LayerShape> layer_shapes(const Trace& trace) {
+  const std::vector<Layer>& layers = trace.info().layers;
+  std::vector<LayerShape> shapes(layers.size());
+  const std::int64_t workers = std::min(shape_workers, trace.workers());
+  std::vector<float> magnitudes;
+  for (std::int64_t w = 0; w < workers; ++w) {
+    const std::span<const float> g = trace.gradient(0, w);
+    magnitudes.resize(g.size());
+    std::transform(g.begin(), g.end(), magnitudes.begin(), [](float value) { return std::abs(value); });
+    const auto k = static_cast<std::size_t>(tail_share * static_cast<double>(g.size()));
+    float threshold = std::numeric_limits<float>::infinity();
+    if (k > 0) {
+      std::nth_element(magnitudes.begin(), magnitudes.begin() + static_cast<std::ptrdiff_t>(k - 1), magnitudes.end(), std::greater<>());
+      threshold = magnitudes[k - 1];
+    }
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const std::span<const float> part = g.subspan(static_cast<std::size_t>(layers[l].offset), static_cast<std::size_t>(layers[l].size));
+      magnitudes.clear();
+      double second = 0, fourth = 0, top = 0;
+      for (const float value : part) {
+        const double square = static_cast<double>(value) * value;
+        second += square;
+        fourth += square * square;
+        top += std::abs(value) >= threshold ? 1 : 0;
+        if (value != 0) magnitudes.push_back(std::abs(value));
+      }
+      if (k > 0) shapes[l].top_share += top / static_cast<double>(k) / static_cast<double>(workers);
+      if (second > 0) {
+        shapes[l].kurtosis += fourth * static_cast<double>(part.size()) / (second * second);
+        ++shapes[l].kurtoses;
+      }
+      add_tail(shapes[l], magnitudes);
+    }
+  }
+  return shapes;
+}
+
 }  // namespace
 
 Json trace_report(const Trace& trace) {
@@ -31,6 +93,7 @@ Json trace_report(const Trace& trace) {
   const std::int64_t positions = trace.iterations(), workers = trace.workers();
   const auto gradients = static_cast<std::size_t>(trace.gradients());
   std::vector<double> energy(info.layers.size(), 0);
+  std::vector<std::uint64_t> layer_zeros(info.layers.size(), 0);
   std::vector<double> direction(gradients);
   double norm_sum = 0, variation_sum = 0, cosine_sum = 0;
   std::uint64_t zeros = 0;
@@ -46,7 +109,7 @@ Json trace_report(const Trace& trace) {
         for (std::int64_t i = info.layers[l].offset; i < info.layers[l].offset + info.layers[l].size; ++i) {
           const double value = g[static_cast<std::size_t>(i)];
           sum += value * value;
-          zeros += value == 0 ? 1 : 0;
+          layer_zeros[l] += value == 0 ? 1 : 0;
         }
         energy[l] += sum;
         total += sum;
@@ -70,6 +133,8 @@ Json trace_report(const Trace& trace) {
       cosine_sum += (length - n) / (n * (n - 1));
     }
   }
+  for (const std::uint64_t count : layer_zeros) zeros += count;
+  const std::vector<LayerShape> shapes = layer_shapes(trace);
   double all = 0;
   for (const double value : energy) all += value;
   const double t = static_cast<double>(positions);
@@ -103,7 +168,12 @@ Json trace_report(const Trace& trace) {
                       {"shape", info.layers[l].shape},
                       {"size", info.layers[l].size},
                       {"parameter_share", static_cast<double>(info.layers[l].size) / static_cast<double>(gradients)},
-                      {"energy_share", all > 0 ? energy[l] / all : 0.0}});
+                      {"energy_share", all > 0 ? energy[l] / all : 0.0},
+                      {"top_share", shapes[l].top_share},
+                      {"zero_share",
+                       static_cast<double>(layer_zeros[l]) / (t * static_cast<double>(workers) * static_cast<double>(info.layers[l].size))},
+                      {"kurtosis", shapes[l].kurtoses > 0 ? Json(shapes[l].kurtosis / static_cast<double>(shapes[l].kurtoses)) : Json()},
+                      {"tail_index", shapes[l].tails > 0 ? Json(shapes[l].tail_index / static_cast<double>(shapes[l].tails)) : Json()}});
   report["layers"] = std::move(layers);
   return report;
 }
@@ -138,12 +208,17 @@ std::vector<std::string> trace_report_lines(const Json& report) {
   }
   lines.emplace_back();
   lines.push_back(padded("layer", name_width, false) + "  " + padded("shape", shape_width, true) + padded("size", 12, true) +
-                  padded("parameters", 12, true) + padded("energy", 10, true));
+                  padded("parameters", 12, true) + padded("energy", 10, true) + padded("top 1 %", 10, true) + padded("zeros", 10, true) +
+                  padded("kurtosis", 10, true) + padded("tail", 7, true));
   for (const Json& layer : report.at("layers"))
     lines.push_back(padded(layer.at("name").get<std::string>(), name_width, false) + "  " +
                     padded(shape_text(layer.at("shape")), shape_width, true) + padded(layer.at("size").dump(), 12, true) +
                     padded(format("%.2f %%", 100 * layer.at("parameter_share").get<double>()), 12, true) +
-                    padded(format("%.2f %%", 100 * layer.at("energy_share").get<double>()), 10, true));
+                    padded(format("%.2f %%", 100 * layer.at("energy_share").get<double>()), 10, true) +
+                    padded(format("%.2f %%", 100 * layer.at("top_share").get<double>()), 10, true) +
+                    padded(format("%.2f %%", 100 * layer.at("zero_share").get<double>()), 10, true) +
+                    padded(layer.at("kurtosis").is_null() ? "-" : format("%.1f", layer.at("kurtosis").get<double>()), 10, true) +
+                    padded(layer.at("tail_index").is_null() ? "-" : format("%.2f", layer.at("tail_index").get<double>()), 7, true));
   return lines;
 }
 

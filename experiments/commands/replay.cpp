@@ -91,7 +91,7 @@ void add_replay_command(CLI::App& program) {
              "Recorded iterations (default: as many as the trace has)");
   add_number(*command, "--warmup", options->replay.warmup, 0, most_iterations, "Iterations before the first recorded one (default 0)");
   add_number(*command, "--captured", options->replay.captured, 0, most_workers, "Use only the trace's first so many workers");
-  command->add_option("--expansion", options->replay.expansion, "auto, captured, boot or hybrid (default auto)");
+  command->add_option("--expansion", options->replay.expansion, "auto, captured, boot, hybrid or shift (default auto)");
   add_number(*command, "--seed", options->replay.seed, 0, most_seed, "Seed (default 1)");
   command->add_flag("--no-error-feedback", options->no_error_feedback, "The accumulator is the bare gradient");
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");

@@ -1,8 +1,11 @@
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
+#include "experiments/expansion_validity.hpp"
 #include "experiments/experiment.hpp"
 #include "traces/synthesis.hpp"
 #include "traces/trace_import.hpp"
@@ -18,6 +21,7 @@ void add_trace_command(CLI::App& program) {
     std::string layers, out;
     bool half = false, full = false;
     traces::SynthesisOptions synthesis;
+    ExpansionValidityOptions validity;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = program.add_subcommand("trace", "Look at and check gradient traces");
@@ -26,8 +30,14 @@ void add_trace_command(CLI::App& program) {
   CLI::App* info = command->add_subcommand("info", "What a trace holds: sizes, layers, norms, how alike its workers are");
   info->add_option("trace", options->trace, "Trace directory, or the name of a shipped sample")->required();
   info->add_flag("--json", options->json, "As one JSON object");
+  info->add_option("--figure", options->out, "Draw the layers too: a file name that ends in .pdf, .svg or .png");
   info->callback([options] {
     const Json report = traces::trace_report(traces::Trace::open(find_trace(options->trace)));
+    if (!options->out.empty()) {
+      write_output(report.dump(1) + "\n", options->out + ".json");
+      if (run_analysis_program("trace_figures.py", {"info", options->out + ".json", options->out}, true) != 0)
+        throw RunError("the figure could not be made");
+    }
     if (options->json) {
       write_output(report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", "");
       return;
@@ -79,6 +89,30 @@ void add_trace_command(CLI::App& program) {
   synthesize->add_flag("--full", options->full, "Store F32 (default: F16 with a scale)");
   synthesize->callback([options] {
     traces::synthesize_trace(traces::load_model(options->trace), options->trace, options->synthesis, options->out, !options->full);
+  });
+
+  CLI::App* validity = command->add_subcommand(
+      "expansion-validity", "Predict captured workers from a few of them: table of errors, and cases, table and figure in a folder");
+  validity->add_option("--traces", options->trace,
+                       "Folder of traces with 16 workers or more (default: $SPARSCALE_EXPANSION_TRACES; without, the shipped sample only)");
+  validity->add_option("--sparsifiers", options->validity.sparsifiers, "Besides local top-k, on those traces")->delimiter(',');
+  validity->add_option("--seeds", options->validity.seeds, "Seeds to take the mean of (default 3)");
+  validity->add_option("--out", options->out, "Folder for expansion-validity.json, .csv, .txt, .pdf, .svg and .png");
+  validity->callback([options] {
+    if (const char* set = std::getenv("SPARSCALE_EXPANSION_TRACES"); options->trace.empty() && set != nullptr) options->trace = set;
+    options->validity.traces = options->trace;
+    const Json report = expansion_validity(options->validity);
+    std::string text;
+    for (const std::string& line : expansion_validity_lines(report)) text += line + "\n";
+    if (!options->out.empty()) {
+      const std::filesystem::path folder = options->out;
+      write_output(report.dump(1) + "\n", (folder / "expansion-validity.json").string());
+      write_output(expansion_validity_csv(report), (folder / "expansion-validity.csv").string());
+      write_output(text, (folder / "expansion-validity.txt").string());
+      if (run_analysis_program("trace_figures.py", {"validity", options->out}, true) != 0)
+        throw RunError("the figure could not be made; the table is in " + options->out);
+    }
+    write_output(text, "");
   });
 }
 
