@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
+#include <memory>
+#include <span>
 
 #include "base/error.hpp"
 #include "experiments/experiment.hpp"
@@ -129,6 +132,36 @@ void add_topk(Report& report, const traces::Trace& trace, double density, const 
   }
 }
 
+// Gradients times a factor, so that thresholds that start at a fixed value start where they select about k of these.
+class ScaledSource final : public traces::GradientSource {
+ public:
+  ScaledSource(std::unique_ptr<traces::GradientSource> source, float factor) : source_(std::move(source)), factor_(factor) {}
+  std::int64_t workers() const override { return source_->workers(); }
+  std::int64_t gradients() const override { return source_->gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return source_->position(iteration); }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override {
+    const std::span<const float> values = source_->gradient(iteration, worker);
+    scaled_.resize(values.size());
+    std::transform(values.begin(), values.end(), scaled_.begin(), [this](float value) { return factor_ * value; });
+    return scaled_;
+  }
+
+ private:
+  std::unique_ptr<traces::GradientSource> source_;
+  float factor_;
+  std::vector<float> scaled_;
+};
+
+// The factor at which the first captured worker's k-th largest magnitude of the first iteration is 1 / (2 sqrt k), the authors' threshold.
+float threshold_factor(const traces::Trace& trace, Index k) {
+  const std::span<const float> g = trace.gradient(0, 0);
+  std::vector<float> magnitudes(g.size());
+  std::transform(g.begin(), g.end(), magnitudes.begin(), [](float value) { return std::abs(value); });
+  std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(), std::greater<>());
+  const double threshold = magnitudes[static_cast<std::size_t>(k - 1)];
+  return threshold > 0 ? static_cast<float>(0.5 / std::sqrt(static_cast<double>(k)) / threshold) : 1.0F;
+}
+
 struct Means {
   double density = 0, build_up = 0, padding = 0;
 };
@@ -142,14 +175,16 @@ Means replay_means(const traces::Trace& trace, const std::string& sparsifier, do
   if (sparsifier == "exdyna") parameters["blocks"] = std::min<std::int64_t>(1024, trace.gradients() / 32);
   options.parameters = sim::resolve_parameters(sim::find_sparsifier(sparsifier), parameters, "", "");
   options.density = density;
-  options.captured = captured;
   options.workers = workers;
   options.seed = seed;
   options.norms = false;
   // One pass: captured workers cannot be looped without adding the same noise twice (docs/expansion.md). Threshold controllers are still
   // settling then, with captured and with generated workers alike.
   options.iterations = trace.iterations();
-  sim::Replay replay(trace, options);
+  const traces::ExpansionOptions expansion{.method = "auto", .workers = workers, .captured = captured, .seed = seed};
+  const auto k = static_cast<Index>(density * static_cast<double>(trace.gradients()));
+  sim::Replay replay(std::make_unique<ScaledSource>(traces::make_gradient_source(trace, expansion), threshold_factor(trace, k)),
+                     trace.info().layers, options);
   Means means;
   for (std::int64_t t = 0; t < options.iterations; ++t) {
     const Json record = replay.next();
