@@ -94,7 +94,7 @@ TEST_CASE("The self-check of the King James trace agrees with what 8 and 32 capt
     CHECK(number(check, "build_up_calibrated") ==
           Approx(std::pow(number(check, "build_up_projected"), number(check, "calibration_exponent"))));
     CHECK(number(check, "disagreement") == Approx(number(check, "npmle_build_up") / number(check, "build_up_projected") - 1));
-    CHECK(check["warnings"].empty());
+    CHECK(check["warnings"].size() == (std::abs(number(check, "disagreement")) > 0.05 ? 1 : 0));
     CHECK(check.dump() == expansion_self_check(trace, options(32, density)).dump());
   }
 }

@@ -181,7 +181,8 @@ TEST_CASE("What lies outside the compared range says so") {
 
 TEST_CASE("Wrong requests are refused in one line") {
   const Trace trace = digits();
-  CHECK(error_of(trace, {.method = "copy", .workers = 4}) == "expansion: expected one of auto, captured, boot, hybrid, found \"copy\"");
+  CHECK(error_of(trace, {.method = "copy", .workers = 4}) ==
+        "expansion: expected one of auto, captured, boot, hybrid, shift, found \"copy\"");
   CHECK(error_of(trace, {.method = "auto", .workers = 0}) == "workers: expected 1 to 2^31, found 0");
   CHECK(error_of(trace, {.method = "auto", .workers = 4, .captured = 9}) ==
         "captured workers: expected 1 to 8, the workers in the trace digits-cnn-8w, found 9");

@@ -154,6 +154,7 @@ class HybridSource final : public GradientSource {
   std::int64_t captured_, workers_, positions_;
   std::uint64_t seed_;
   bool generate_all_;
+  bool stateful_ = false;
   Pool pool_;
   std::vector<Plan> plans_;
   std::vector<RowClasses> classes_;
@@ -176,7 +177,7 @@ HybridSource::HybridSource(Trace trace, std::int64_t captured, std::int64_t work
       generate_all_(generate_all),
       pool_(positions_, captured, workers, seed) {
   const RowActivity activity = find_row_activity(trace_, captured_);
-  const bool stateful = is_stateful(trace_, activity, captured_);
+  const bool stateful = stateful_ = is_stateful(trace_, activity, captured_);
   std::vector<std::vector<std::uint8_t>> common(activity.groups.size());
   if (stateful)
     for (std::size_t g = 0; g < activity.groups.size(); ++g) classify_rows(activity.groups[g], common[g]);
@@ -344,9 +345,10 @@ std::span<const float> HybridSource::gradient(std::int64_t iteration, std::int64
   const float* table = tables_.data() + size((sample.position * captured_ + sample.worker) * table_elements_);
   const float* mean = mean_.data() + size(now * trace_.gradients());
 
-  // Renamed rows: one captured worker at another time, with names that stay for the pass.
+  // Stateful data: one captured worker at another time, with row names, signs and ranks that stay for the pass, so that what a worker's
+  // deviations remember of the iterations before is kept.
   const float* own = nullptr;
-  if (!classes_.empty()) {
+  if (stateful_) {
     const std::int64_t source = worker % captured_;
     std::int64_t shift = 0;
     if (positions_ > 1) {
@@ -357,10 +359,12 @@ std::span<const float> HybridSource::gradient(std::int64_t iteration, std::int64
     }
     Random random(stream_key(seed_, "expansion rows", {u64(pass), u64(worker)}));
     for (std::size_t g = 0; g < classes_.size(); ++g) rename_rows(classes_[g], source, random, names_[g]);
-    own = trace_.gradient((now + shift) % positions_, source).data();
+    const std::int64_t then = (now + shift) % positions_;
+    own = trace_.gradient(then, source).data();
+    table = tables_.data() + size((then * captured_ + source) * table_elements_);
   }
 
-  Random random(stream_key(seed_, "expansion shifts", {u64(iteration), u64(worker)}));
+  Random random(stream_key(seed_, "expansion shifts", {u64(stateful_ ? pass : iteration), u64(worker)}));
   for (const Plan& plan : plans_) {
     float* out = out_.data() + plan.offset;
     if (plan.drawn) {
