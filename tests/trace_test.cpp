@@ -414,7 +414,8 @@ TEST_CASE("A wrong manifest is refused with its pointer") {
   write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
   CHECK(open_error(folder.path / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
   write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":1e999}");
-  CHECK(open_error(folder.path / "t") == "T/trace.json: /a: expected numbers that a double can hold, found number overflow parsing '1e999'");
+  CHECK(open_error(folder.path / "t") ==
+        "T/trace.json: /a: expected numbers that a double can hold, found number overflow parsing '1e999'");
   write_file_atomic(folder.path / "t" / "trace.json", "[]");
   CHECK(open_error(folder.path / "t") == "T/trace.json: /: expected an object, found []");
 }
@@ -518,5 +519,28 @@ TEST_CASE("The report gives norms, shares and cosines") {
   CHECK(report["first_iteration"] == 7);
   const auto lines = trace_report_lines(report);
   CHECK(lines[0] == "name                    small");
-  CHECK(lines.back() == "b          4           4     40.00 %   53.33 %");
+  CHECK(lines.back() == "b          4           4     40.00 %   53.33 %    0.00 %   83.33 %       4.0      -");
+}
+
+TEST_CASE("The report gives tail index, kurtosis and share of the largest") {
+  const Folder folder;
+  // Layer a: magnitudes with P(|x| > y) = y^-2, alternating signs; layer b: +-0.5, half of them zero.
+  std::vector<float> values;
+  for (int i = 0; i < 5000; ++i)
+    values.push_back(static_cast<float>((i % 2 == 0 ? 1 : -1) * std::pow((static_cast<double>(i * 2999 % 5000) + 0.5) / 5000, -0.5)));
+  for (int i = 0; i < 5000; ++i) values.push_back(i % 2 == 0 ? 0.0F : i % 4 == 1 ? 0.5F : -0.5F);
+  write_trace(folder.path / "t",
+              parse_json(R"({"schema_version":1,"name":"tails","gradients":10000,"workers":1,"iterations":[0],
+        "layers":[{"name":"a","shape":[5000],"offset":0,"size":5000},{"name":"b","shape":[5000],"offset":5000,"size":5000}]})",
+                         "tails"),
+              [&](std::int64_t, std::int64_t) { return std::span<const float>(values); });
+  const Json layers = trace_report(Trace::open(folder.path / "t"))["layers"];
+  CHECK(layers[0]["tail_index"].get<double>() == Approx(2).epsilon(0.1));
+  CHECK(layers[0]["kurtosis"].get<double>() > 20);
+  CHECK(layers[0]["top_share"].get<double>() == 1);
+  CHECK(layers[0]["zero_share"] == 0);
+  CHECK(layers[1]["tail_index"].is_null());  // all alike
+  CHECK(layers[1]["kurtosis"].get<double>() == Approx(2));
+  CHECK(layers[1]["top_share"] == 0);
+  CHECK(layers[1]["zero_share"].get<double>() == Approx(0.5));
 }
