@@ -34,8 +34,8 @@ struct ReplayOptions {
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
   /// Called for each worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it becomes a residual.
   /// Not for dense exchanges, which have none.
-  std::function<void(std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator, const Selection& selection)> observer =
-      nullptr;
+  std::function<void(std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator, const Selection& selection)>
+      observer = nullptr;
 };
 
 /// Bytes that a replay will hold (residuals, sparsifier, decoded trace, generator), estimated before anything is allocated. Errors:
