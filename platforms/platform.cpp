@@ -1,6 +1,9 @@
 #include "platforms/platform.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -16,6 +19,22 @@ std::filesystem::path catalogue() { return data_directory() / "platforms" / "cat
 
 std::string number(const Json& value) { return value.dump(); }
 
+// Which keys belong to which topology.
+void check_network(const Json& network, const std::string& file) {
+  static const std::map<std::string, std::set<std::string>> keys = {
+      {"crossbar", {}},
+      {"fat_tree", {"nodes_per_switch", "uplinks", "link", "provenance"}},
+      {"dragonfly", {"nodes_per_router", "routers_per_group", "global_links_per_router", "link", "global_link", "provenance"}},
+      {"torus", {"dimensions", "link", "provenance"}}};
+  const auto& topology = network.at("topology").get_ref<const std::string&>();
+  const std::set<std::string>& wanted = keys.at(topology);
+  for (const std::string& key : wanted)
+    if (!network.contains(key)) throw InputError(file, "/network", "the key \"" + key + "\" as the topology is " + topology, "no such key");
+  for (const auto& [key, value] : network.items())
+    if (key != "topology" && !wanted.contains(key))
+      throw InputError(file, "/network/" + key, "no such key as the topology is " + topology, brief(value));
+}
+
 // What a JSON Schema cannot say: how the numbers must fit together.
 void check_consistency(const Json& document, const std::string& file) {
   const Json& node = document.at("node");
@@ -27,6 +46,10 @@ void check_consistency(const Json& document, const std::string& file) {
         file, "/node/nics/count",
         "at most one NIC per device (" + number(node.at("devices")) + "): a device uses one NIC, so give several as a faster one",
         number(node.at("nics").at("count")));
+  check_network(document.at("network"), file);
+  if (const Json placement = document.value("placement", Json::object());
+      placement.contains("seed") != (placement.value("order", "") == "random"))
+    throw InputError(file, "/placement", "the key \"seed\" exactly when the order is random", placement.dump());
   if (document.contains("max_nodes") && !document.at("provenance").contains("max_nodes"))
     throw InputError(file, "/provenance", "the key \"max_nodes\" as /max_nodes is given", "no such key");
 }
@@ -43,6 +66,12 @@ Platform Platform::load(const std::filesystem::path& file) {
   platform.sha256 = sha256_hex(text);
   platform.name = platform.document.at("name").get<std::string>();
   platform.description = platform.document.at("description").get<std::string>();
+  platform.eager = platform.document.value("messages", "") == "eager";
+  if (platform.document.contains("placement")) {
+    const Json& placement = platform.document.at("placement");
+    platform.placement = Placement::from_text(placement.at("order").get<std::string>() +
+                                              (placement.contains("seed") ? ":" + placement.at("seed").dump() : ""));
+  }
   platform.devices_per_node = platform.document.at("node").at("devices").get<std::int64_t>();
   return platform;
 }
@@ -54,6 +83,24 @@ void Platform::check_workers(std::int64_t workers) const {
   if ((workers - 1) / devices_per_node + 1 > max_nodes)
     throw InputError(file, "/max_nodes", "at most " + std::to_string(max_nodes * devices_per_node) + " workers (one per device)",
                      std::to_string(workers));
+}
+
+Placement Placement::from_text(const std::string& text) {
+  if (text == "consecutive") return {Order::consecutive, 0};
+  if (text == "round_robin") return {Order::round_robin, 0};
+  const std::string start = "random:";
+  if (text.starts_with(start)) {
+    std::uint64_t seed = 0;
+    const char* const end = text.data() + text.size();
+    const auto [read, code] = std::from_chars(text.data() + start.size(), end, seed);
+    if (code == std::errc() && read == end) return {Order::random, seed};
+  }
+  throw InputError("placement", "one of consecutive, round_robin, random:SEED", "\"" + text + "\"");
+}
+
+std::string Placement::text() const {
+  if (order == Order::consecutive) return "consecutive";
+  return order == Order::round_robin ? "round_robin" : "random:" + std::to_string(seed);
 }
 
 std::vector<std::string> platform_names() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,43 +13,92 @@
 
 namespace sparscale::sim {
 
-/// A message of one step. Blocks [first_block, first_block + blocks) modulo the number of workers say which part of the data it carries:
-/// block i is worker i's contribution of an all-gather, the i-th chunk of the buffer elsewhere.
+/// A message of one step. Blocks [first_block, first_block + blocks) modulo Program::blocks() say which part of the data it carries: block
+/// i is worker i's contribution of an all-gather, the i-th chunk of the buffer elsewhere, unless the program cuts it otherwise.
 struct Transfer {
-  std::int64_t peer = -1;
+  std::int64_t peer = -1;  // a strand of the program; the worker when it has one lane
   std::uint64_t bytes = 0;
   std::int64_t first_block = 0, blocks = 0;
 };
 
-/// One step of one worker: its sends and its receives start together when its previous step is over, and the step is over when all of them
-/// are. A message starts when both ends have reached the step in which they name each other (rendezvous).
-struct Step {
-  std::vector<Transfer> sends;
-  std::vector<std::int64_t> receives;  // peers, in the order in which their messages to this worker are matched
-  bool reduces = false;                // what arrives is added to what is held
+/// Another lane of the same worker must have finished `steps` steps.
+struct After {
+  std::int64_t lane = 0, steps = 0;
 };
 
-/// One collective call with its sizes, as a program per worker.
+/// One step of one strand: its sends and its receives start together when its previous step is over and what it comes after has happened,
+/// and the step is over when all of them are. A message starts when both ends have reached the step in which they name each other
+/// (rendezvous).
+struct Step {
+  std::vector<Transfer> sends;
+  std::vector<std::int64_t> receives;  // peers, in the order in which their messages to this strand are matched
+  bool reduces = false;                // what arrives is added to what is held
+  std::vector<After> after;            // programs with several lanes only
+
+  void clear() {
+    sends.clear();
+    receives.clear();
+    reduces = false;
+    after.clear();
+  }
+};
+
+/// What a program carries out, for back-ends that know the call as a whole (network nccl).
+struct CallIdentity {
+  Operation operation = Operation::all_reduce;
+  std::uint64_t bytes = 0;  // the largest that a worker hands in
+};
+
+/// One collective call with its sizes, as a program per worker. A worker does one thing after another in each of its lanes, and its lanes
+/// run side by side: chunks are forwarded in one while others arrive in another. Lane l of worker w is strand w * lanes() + l.
 class Program {
  public:
   virtual ~Program() = default;
   virtual std::int64_t workers() const = 0;
-  virtual std::int64_t steps(std::int64_t worker) const = 0;
+  virtual std::int64_t lanes() const { return 1; }
+  virtual std::int64_t steps(std::int64_t strand) const = 0;
   /// Fills `step`, reusing its storage. Cost O(messages of the step).
-  virtual void step(std::int64_t worker, std::int64_t number, Step& step) const = 0;
+  virtual void step(std::int64_t strand, std::int64_t number, Step& step) const = 0;
+  /// How many pieces the transfers cut the data into, and the worker of whose contribution a block is part (all-gather).
+  virtual std::int64_t blocks() const { return workers(); }
+  virtual std::int64_t owner(std::int64_t block) const { return block; }
+  /// Aggregating switches, numbered after the workers (0 or 1).
+  virtual std::int64_t switches() const { return 0; }
   /// Bytes of every block when this program is a ring: all workers have the same number of steps, and in step s worker i sends block
   /// (i - s) mod n to worker i + 1 and receives from worker i - 1 (mod n). Empty otherwise. A back-end may time such a program without
   /// walking its steps.
   virtual std::span<const std::uint64_t> ring_block_bytes() const { return {}; }
+
+  /// Set by CollectiveAlgorithm::make; empty in a program that was made otherwise.
+  const std::optional<CallIdentity>& identity() const { return identity_; }
+  void set_identity(const CallIdentity& identity) { identity_ = identity; }
+
+ private:
+  std::optional<CallIdentity> identity_;
 };
+
+/// What decides a program.
+struct CollectiveInput {
+  std::span<const std::uint64_t> bytes;  // one per worker (all-gather: its block; elsewhere the whole buffer)
+  std::int64_t root = 0;                 // broadcast only
+  std::span<const std::int64_t> node;    // the node of every worker (Network::node_of_worker); empty: each has its own
+  std::uint64_t chunk_bytes = 0;         // chunks of pipelined algorithms; 0: default_chunk_bytes
+  std::int64_t round = 0;                // gossip: the iteration, which chooses the peers
+  std::uint64_t seed = 1;                // gossip with random peers
+};
+inline constexpr std::uint64_t default_chunk_bytes = 256 * 1024;
 
 struct CollectiveAlgorithm {
   std::string name;  // ring, ring_padded, binomial, ...
   Operation operation;
   std::string title, source, formula;
-  /// `bytes`: one per worker (all-gather: its block; elsewhere the whole buffer, all equal). Errors: InputError when n or the sizes do not
-  /// fit.
-  std::unique_ptr<Program> (*make)(std::span<const std::uint64_t> bytes, std::int64_t root);
+  std::unique_ptr<Program> (*build)(const CollectiveInput& input);
+
+  /// Errors: InputError when the number of workers, their nodes or the sizes do not fit.
+  std::unique_ptr<Program> make(const CollectiveInput& input) const;
+  std::unique_ptr<Program> make(std::span<const std::uint64_t> bytes, std::int64_t root, std::span<const std::int64_t> node = {}) const {
+    return make(CollectiveInput{bytes, root, node, 0, 0, 1});
+  }
 };
 
 const std::vector<CollectiveAlgorithm>& collective_algorithms();

@@ -28,7 +28,8 @@ Json run_collective(const CollectiveRequest& request) {
   if (request.workers < 1) throw InputError("workers", "at least 1", std::to_string(request.workers));
   if (request.workers > most_workers)
     throw InputError("workers", "at most " + std::to_string(most_workers), std::to_string(request.workers));
-  const auto platform = platforms::Platform::load(platforms::find_platform(request.platform));
+  auto platform = platforms::Platform::load(platforms::find_platform(request.platform));
+  if (!request.placement.empty()) platform.placement = platforms::Placement::from_text(request.placement);
   const Operation operation = operation_from_name(request.operation);
   std::string name = request.algorithm;
   for (const CollectiveAlgorithm& algorithm : collective_algorithms())
@@ -41,7 +42,8 @@ Json run_collective(const CollectiveRequest& request) {
                                          : for_all(request.start_s, request.workers, "start_s");
   for (const double start : start_s)
     if (!std::isfinite(start) || start < 0) throw InputError("start_s", "finite numbers >= 0", number_text(start));
-  const auto program = algorithm.make(for_all(request.bytes, request.workers, "bytes"), request.root);
+  const auto bytes = for_all(request.bytes, request.workers, "bytes");
+  const auto program = algorithm.make({bytes, request.root, network->node_of_worker(), request.chunk_bytes, request.round, 1});
   // Timed from the first start on: a late one would cost the digits of a short collective.
   const double first = *std::min_element(start_s.begin(), start_s.end());
   for (double& start : start_s) start -= first;
@@ -57,7 +59,8 @@ Json run_collective(const CollectiveRequest& request) {
           {"op", request.operation},
           {"algorithm", algorithm.name},
           {"platform", platform.name},
-          {"platform_sha256", platform.sha256}};
+          {"platform_sha256", platform.sha256},
+          {"placement", platform.placement.text()}};
 }
 
 }  // namespace sparscale::sim

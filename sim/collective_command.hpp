@@ -16,7 +16,10 @@ struct CollectiveRequest {
   std::vector<std::uint64_t> bytes;  // one for all workers, or one per worker
   std::vector<double> start_s;       // empty (all at 0), one for all, or one per worker; finite, >= 0
   std::int64_t root = 0;             // broadcast only
-  std::string network = "auto";      // auto, recurrence, simgrid
+  std::string network = "auto";      // auto, recurrence, simgrid, nccl
+  std::string placement;             // consecutive, round_robin, random:SEED; empty: the platform's own
+  std::uint64_t chunk_bytes = 0;     // of pipelined algorithms; 0: the default
+  std::int64_t round = 0;            // gossip only: the iteration
 };
 
 /// Times one collective. Keys: time_s (last end - first start), end_s, bytes_sent (one per worker), messages, network (the back-end that

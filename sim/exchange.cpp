@@ -9,12 +9,13 @@
 namespace sparscale::sim {
 namespace {
 
-constexpr std::array<std::pair<Operation, const char*>, 6> operation_names{{{Operation::all_gather, "all_gather"},
+constexpr std::array<std::pair<Operation, const char*>, 7> operation_names{{{Operation::all_gather, "all_gather"},
                                                                             {Operation::all_reduce, "all_reduce"},
                                                                             {Operation::reduce_scatter, "reduce_scatter"},
                                                                             {Operation::broadcast, "broadcast"},
                                                                             {Operation::reduce, "reduce"},
-                                                                            {Operation::all_to_all, "all_to_all"}}};
+                                                                            {Operation::all_to_all, "all_to_all"},
+                                                                            {Operation::gossip, "gossip"}}};
 
 Json bytes_to_json(const std::vector<std::uint64_t>& bytes) {
   const bool equal = std::all_of(bytes.begin(), bytes.end(), [&](std::uint64_t b) { return b == bytes.front(); });

@@ -9,8 +9,9 @@
 
 namespace sparscale::sim {
 
-/// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together, in equal parts.
-enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all };
+/// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together, in equal parts. gossip: every worker gets what a
+/// few others have.
+enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip };
 
 /// The name in files and on the command line, and back. Errors: InputError on an unknown name.
 std::string operation_name(Operation operation);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/json.hpp"
@@ -20,17 +21,22 @@ struct LinkUse {
 
 class Auto : public Network {
  public:
-  Auto(const platforms::Platform& platform, std::int64_t workers, bool recurrence, bool simgrid)
-      : topology_(platform, workers), file_(platform.file) {
-    if (recurrence) recurrence_ = make_recurrence(topology_);
-    if (simgrid) simgrid_ = make_simgrid(topology_);
+  Auto(const platforms::Platform& platform, std::int64_t workers, const std::string& name)
+      : platform_(platform), topology_(platform_, workers) {
+    if (name == "nccl") nccl_ = make_nccl(platform_, topology_);
+    if (name == "recurrence" || name == "auto") recurrence_ = make_recurrence(topology_);
+    if (name == "simgrid" || name == "auto") simgrid_ = make_simgrid(topology_);
   }
+
+  std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
 
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);
+    if (nccl_) return nccl_->time(program, start_s);
     if (recurrence_ && exact(program)) return recurrence_->time(program, start_s);
     if (simgrid_) return simgrid_->time(program, start_s);
-    throw InputError(file_, "network", "simgrid or auto, as messages of this collective share links on this platform", "recurrence");
+    throw InputError(platform_.file, "network", "simgrid or auto, as messages of this collective share links on this platform",
+                     "recurrence");
   }
 
  private:
@@ -41,9 +47,9 @@ class Auto : public Network {
     return *ring_is_exact_;
   }
 
+  platforms::Platform platform_;
   platforms::Topology topology_;
-  std::string file_;
-  std::unique_ptr<Network> recurrence_, simgrid_;
+  std::unique_ptr<Network> recurrence_, simgrid_, nccl_;
   std::optional<bool> ring_is_exact_;
 };
 
@@ -66,48 +72,61 @@ void check_start(const Program& program, const platforms::Topology& topology, st
 }
 
 bool recurrence_is_exact(const Program& program, const platforms::Topology& topology) {
-  const std::int64_t n = program.workers();
-  // A worker's messages follow one another when no step of it has two of them in the same direction. The messages of a link then never
-  // overlap if they all leave one such worker, or all enter one. Anything else may overlap.
+  // A worker's messages follow one another when no step of it has two of them in the same direction and one lane has them all. The messages
+  // of a link then never overlap if they all leave one such worker, or all enter one. Anything else may overlap.
+  const std::int64_t lanes = program.lanes(), ends = program.workers() + program.switches();
   std::vector<LinkUse> uses(topology.links().size());
-  std::vector<char> sends_together(static_cast<std::size_t>(n), 0), receives_together(static_cast<std::size_t>(n), 0);
-  std::vector<std::int64_t> last_peer(static_cast<std::size_t>(n), -1);
+  struct Port {
+    std::int64_t lane = -1;
+    bool together = false;
+    void use(std::int64_t by, std::size_t messages) {
+      if (messages == 0) return;
+      together |= messages > 1 || (lane >= 0 && lane != by);
+      lane = by;
+    }
+  };
+  std::vector<Port> out(static_cast<std::size_t>(ends)), in(static_cast<std::size_t>(ends));
   const bool ring = !program.ring_block_bytes().empty();
   Step step;
-  for (std::int64_t worker = 0; worker < n; ++worker) {
-    const std::int64_t steps = ring ? std::min<std::int64_t>(program.steps(worker), 1) : program.steps(worker);
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;  // programs with lanes repeat their pairs many times
+  for (std::int64_t strand = 0; strand < ends * lanes; ++strand) {
+    const std::int64_t worker = strand / lanes;
+    const std::int64_t steps = ring ? std::min<std::int64_t>(program.steps(strand), 1) : program.steps(strand);
+    std::int64_t last = -1;
     for (std::int64_t number = 0; number < steps; ++number) {
-      program.step(worker, number, step);
-      if (step.sends.size() > 1) sends_together[static_cast<std::size_t>(worker)] = 1;
-      if (step.receives.size() > 1) receives_together[static_cast<std::size_t>(worker)] = 1;
+      program.step(strand, number, step);
+      out[static_cast<std::size_t>(worker)].use(strand % lanes, step.sends.size());
+      in[static_cast<std::size_t>(worker)].use(strand % lanes, step.receives.size());
       for (const Transfer& transfer : step.sends) {
-        std::int64_t& last = last_peer[static_cast<std::size_t>(worker)];
-        if (transfer.peer == last) continue;  // the same route again
-        last = transfer.peer;
-        for (const std::int32_t link : topology.route(worker, transfer.peer)) {
+        const std::int64_t peer = transfer.peer / lanes;
+        if (peer == last) continue;  // the same route again
+        last = peer;
+        if (!seen.emplace(worker, peer).second) continue;
+        for (const std::int32_t link : topology.route(worker, peer)) {
           LinkUse& use = uses[static_cast<std::size_t>(link)];
           if (use.sender < 0) {
             use.sender = worker;
-            use.receiver = transfer.peer;
+            use.receiver = peer;
           }
           use.senders |= use.sender != worker;
-          use.receivers |= use.receiver != transfer.peer;
+          use.receivers |= use.receiver != peer;
         }
       }
     }
   }
   return std::all_of(uses.begin(), uses.end(), [&](const LinkUse& use) {
     if (use.sender < 0) return true;
-    const bool one_after_another_out = !use.senders && !sends_together[static_cast<std::size_t>(use.sender)];
-    const bool one_after_another_in = !use.receivers && !receives_together[static_cast<std::size_t>(use.receiver)];
+    const bool one_after_another_out = !use.senders && !out[static_cast<std::size_t>(use.sender)].together;
+    // Eager senders do not wait for their turn at the receiver.
+    const bool one_after_another_in = !topology.eager() && !use.receivers && !in[static_cast<std::size_t>(use.receiver)].together;
     return one_after_another_out || one_after_another_in;
   });
 }
 
 std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers) {
-  if (name != "simgrid" && name != "recurrence" && name != "auto")
-    throw InputError("network", "one of auto, recurrence, simgrid", "\"" + name + "\"");
-  return std::make_unique<Auto>(platform, workers, name != "simgrid", name != "recurrence");
+  if (name != "simgrid" && name != "recurrence" && name != "auto" && name != "nccl")
+    throw InputError("network", "one of auto, recurrence, simgrid, nccl", "\"" + name + "\"");
+  return std::make_unique<Auto>(platform, workers, name);
 }
 
 }  // namespace sparscale::sim

@@ -16,7 +16,7 @@ struct CollectiveTiming {
   std::vector<double> end_s;              // when each worker is done, on the clock of start_s
   std::vector<std::uint64_t> bytes_sent;  // per worker
   std::uint64_t messages = 0;
-  std::string network;  // simgrid or recurrence: the back-end that was used
+  std::string network;  // simgrid, recurrence or nccl: the back-end that was used
 };
 
 class Network {
@@ -24,10 +24,13 @@ class Network {
   virtual ~Network() = default;
   /// Runs one program. start_s: when each worker enters, n of them, finite, >= 0. Errors: RunError when a message never completes.
   virtual CollectiveTiming time(const Program& program, std::span<const double> start_s) = 0;
+  /// The node of every worker, for algorithms that follow the nodes (CollectiveInput::node).
+  virtual std::span<const std::int64_t> node_of_worker() const = 0;
 };
 
 /// `name`: simgrid (reference), recurrence (refuses what it cannot time exactly: InputError), auto (recurrence where it is exact,
-/// simgrid elsewhere). `workers` devices of the platform are used.
+/// simgrid elsewhere), nccl (a latency and bandwidth model of NCCL, docs/network.md; needs the platform's key nccl). `workers` devices of
+/// the platform are used.
 std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers);
 
 /// True when no two messages of this program can meet on a link, so that the recurrence is exact: all messages of a link leave one worker

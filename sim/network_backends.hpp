@@ -29,6 +29,8 @@ void check_start(const Program& program, const platforms::Topology& topology, st
 
 /// Max-plus recurrence; does not check that it is exact. The topology must outlive it.
 std::unique_ptr<Network> make_recurrence(const platforms::Topology& topology);
+/// NCCL's latency and bandwidth model. Errors: InputError when the platform lacks the key nccl. Both must outlive it.
+std::unique_ptr<Network> make_nccl(const platforms::Platform& platform, const platforms::Topology& topology);
 /// SimGrid, in a process of its own for every program. The topology must outlive it.
 std::unique_ptr<Network> make_simgrid(const platforms::Topology& topology);
 

@@ -2,6 +2,8 @@
 // its ends are in their step, so the times follow from maxima and sums alone (max-plus), in any order that respects the program.
 #include <algorithm>
 #include <cmath>
+#include <queue>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "sim/network_backends.hpp"
@@ -14,6 +16,8 @@ class Recurrence : public Network {
  public:
   explicit Recurrence(const platforms::Topology& topology) : topology_(topology), paths_(topology) {}
 
+  std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
+
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);
     // Relative to the first worker's start, as SimGrid's clock is: a late start costs no digits.
@@ -22,8 +26,12 @@ class Recurrence : public Network {
     for (double& t : now) t -= origin;
     CollectiveTiming timing;
     timing.network = "recurrence";
-    if (!program.ring_block_bytes().empty())
+    if (topology_.eager())
+      simulate(program, now, timing);
+    else if (!program.ring_block_bytes().empty())
       ring(program, now, timing);
+    else if (program.lanes() > 1 || program.switches() > 0)
+      simulate(program, now, timing);
     else
       walk(program, now, timing);
     for (double& t : now) t += origin;
@@ -36,6 +44,7 @@ class Recurrence : public Network {
     ProgramRun run(program);
     std::vector<double> step_end = now;
     std::vector<ProgramRun::Message> messages;
+    std::vector<std::int32_t> steps_ended;
     for (std::int32_t worker = 0; worker < static_cast<std::int32_t>(now.size()); ++worker) run.enter(worker, messages);
     // Messages may be taken in any order: the start of one depends on the ends of its workers' previous steps only.
     while (!messages.empty()) {
@@ -49,11 +58,55 @@ class Recurrence : public Network {
         double& last = step_end[static_cast<std::size_t>(worker)];
         last = std::max(last, end);
       }
-      for (const std::int32_t worker : {message.from, message.to})
-        if (run.ended(worker)) {
-          now[static_cast<std::size_t>(worker)] = step_end[static_cast<std::size_t>(worker)];
-          run.next(worker, messages);
+      steps_ended.clear();
+      run.ended(message, steps_ended);
+      for (const std::int32_t worker : steps_ended) {
+        now[static_cast<std::size_t>(worker)] = step_end[static_cast<std::size_t>(worker)];
+        run.next(worker, messages);
+      }
+    }
+    run.check_finished();
+    timing.bytes_sent = run.bytes_sent();
+    timing.messages = run.messages();
+  }
+
+  // Programs with several lanes, where a step may wait for another lane, and eager messages: in the order of their times.
+  void simulate(const Program& program, std::vector<double>& now, CollectiveTiming& timing) {
+    struct Event {
+      double time_s;
+      std::uint64_t number;  // ties in the order of making
+      std::int32_t enters;   // the worker, or -1: a message ends
+      ProgramRun::Message message;
+      bool operator<(const Event& other) const { return std::tie(other.time_s, other.number) < std::tie(time_s, number); }
+    };
+    ProgramRun run(program, topology_.eager());
+    std::priority_queue<Event> events;
+    std::uint64_t made = 0;
+    const auto ends = static_cast<std::int32_t>(program.workers() + program.switches());
+    for (std::int32_t worker = 0; worker < ends; ++worker)
+      events.push({static_cast<std::size_t>(worker) < now.size() ? now[static_cast<std::size_t>(worker)] : 0, made++, worker, {}});
+    std::vector<ProgramRun::Message> started;
+    std::vector<std::int32_t> steps_ended;
+    while (!events.empty()) {
+      const Event event = events.top();
+      events.pop();
+      if (event.enters >= 0) {
+        run.enter(event.enters, started);
+      } else {
+        steps_ended.clear();
+        run.ended(event.message, steps_ended);
+        for (const std::int32_t strand : steps_ended) {
+          const auto worker = static_cast<std::size_t>(run.worker_of(strand));
+          if (worker < now.size()) now[worker] = event.time_s;
+          run.next(strand, started);
         }
+      }
+      for (const ProgramRun::Message& message : started) {
+        const Path& path = paths_.path(run.worker_of(message.from), run.worker_of(message.to));
+        const double duration = path.latency_s + static_cast<double>(message.bytes) / path.bandwidth_Bps;
+        events.push({event.time_s + duration, made++, -1, message});
+      }
+      started.clear();
     }
     run.check_finished();
     timing.bytes_sent = run.bytes_sent();

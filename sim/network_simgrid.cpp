@@ -34,19 +34,22 @@ namespace {
 
 namespace s4u = simgrid::s4u;
 
+std::int64_t strands_of(const Program& program) { return (program.workers() + program.switches()) * program.lanes(); }
+
 // The pairs between which the program sends messages.
 std::set<std::pair<std::int32_t, std::int32_t>> used_pairs(const Program& program) {
   std::set<std::pair<std::int32_t, std::int32_t>> pairs;
   const bool ring = !program.ring_block_bytes().empty();  // its pairs are the same in every step
+  const std::int64_t lanes = program.lanes();
   Step step;
-  for (std::int64_t worker = 0; worker < program.workers(); ++worker) {
-    const std::int64_t steps = ring ? std::min<std::int64_t>(program.steps(worker), 1) : program.steps(worker);
+  for (std::int64_t strand = 0; strand < strands_of(program); ++strand) {
+    const std::int64_t steps = ring ? std::min<std::int64_t>(program.steps(strand), 1) : program.steps(strand);
     std::int64_t last = -1;
     for (std::int64_t number = 0; number < steps; ++number) {
-      program.step(worker, number, step);
+      program.step(strand, number, step);
       for (const Transfer& transfer : step.sends)
         if (transfer.peer != last) {
-          pairs.emplace(static_cast<std::int32_t>(worker), static_cast<std::int32_t>(transfer.peer));
+          pairs.emplace(static_cast<std::int32_t>(strand / lanes), static_cast<std::int32_t>(transfer.peer / lanes));
           last = transfer.peer;
         }
     }
@@ -57,8 +60,11 @@ std::set<std::pair<std::int32_t, std::int32_t>> used_pairs(const Program& progra
 // One run of one program in the process that calls it, once.
 class Simulation {
  public:
-  Simulation(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s)
-      : run_(program), end_s_(start_s.begin(), start_s.end()), engine_((xbt_log_control_set("root.thres:critical"), "sparscale")) {
+  Simulation(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s, bool in_step)
+      : run_(program, topology.eager()),
+        in_step_(in_step),
+        end_s_(start_s.begin(), start_s.end()),
+        engine_((xbt_log_control_set("root.thres:critical"), "sparscale")) {
     // Pure latency and bandwidth: no factors, no reverse traffic, no TCP window. The names stay valid up to SimGrid 4.1.
     s4u::Engine::set_config("network/model:CM02");
     s4u::Engine::set_config("network/crosstraffic:0");
@@ -79,6 +85,8 @@ class Simulation {
       else
         run_.enter(id, started_);
     }
+    step_messages_ = started_.size();
+    for (std::size_t end = end_s_.size(); end < hosts_.size(); ++end) run_.enter(static_cast<std::int32_t>(end), started_);
     send_started();
     engine_.run();
     run_.check_finished();
@@ -90,7 +98,7 @@ class Simulation {
  private:
   void build(const Program& program, const platforms::Topology& topology) {
     s4u::NetZone* const zone = simgrid_compat::full_root_zone(engine_);
-    for (std::int64_t worker = 0; worker < topology.workers(); ++worker)
+    for (std::int64_t worker = 0; worker < topology.workers() + program.switches(); ++worker)
       hosts_.push_back(simgrid_compat::add_host(zone, "w" + std::to_string(worker), 1e9));
     std::vector<s4u::Link*> links;
     for (const platforms::Link& link : topology.links())
@@ -124,6 +132,7 @@ class Simulation {
   };
 
   void send_started() {
+    under_way_ += started_.size();
     for (const ProgramRun::Message& message : started_) {
       if (free_slots_.empty()) {
         slots_.emplace_back();
@@ -135,8 +144,8 @@ class Simulation {
       s4u::CommPtr comm = s4u::Comm::sendto_init();
       comm->set_payload_size(message.bytes);
       comm->set_data(reinterpret_cast<void*>(number + 1));
-      comm->set_source(hosts_[static_cast<std::size_t>(message.from)]);
-      comm->set_destination(hosts_[static_cast<std::size_t>(message.to)]);
+      comm->set_source(hosts_[static_cast<std::size_t>(run_.worker_of(message.from))]);
+      comm->set_destination(hosts_[static_cast<std::size_t>(run_.worker_of(message.to))]);
       if (comm->get_state() != s4u::Activity::State::STARTED) comm->start();
       slots_[number] = {message, std::move(comm)};
     }
@@ -150,19 +159,34 @@ class Simulation {
     // The slot becomes free when the next message has completed: see send_started().
     if (just_completed_ >= 0) free_slots_.push_back(static_cast<std::size_t>(just_completed_));
     just_completed_ = static_cast<std::int64_t>(number);
-    for (const std::int32_t worker : {message.from, message.to})
-      if (run_.ended(worker)) {
-        end_s_[static_cast<std::size_t>(worker)] = now_s;
-        run_.next(worker, started_);
-      }
+    steps_ended_.clear();
+    run_.ended(message, steps_ended_);
+    for (const std::int32_t strand : steps_ended_) {
+      const auto worker = static_cast<std::size_t>(run_.worker_of(strand));
+      if (worker < end_s_.size()) end_s_[worker] = now_s;  // the last of its lanes counts
+      run_.next(strand, started_);
+    }
+    --under_way_;
+    if (in_step_) {
+      // Before 3.34 SimGrid looks through all messages under way for every one that ends, so it is faster to start the next ones when all
+      // have ended, which happens at one date.
+      if (under_way_ + 1 == step_messages_) step_end_s_ = now_s;
+      if (now_s != step_end_s_) throw RunError("messages of one step of a ring of equals end at different times");
+      if (under_way_ > 0) return;
+      step_messages_ = started_.size();
+    }
     send_started();
   }
 
   ProgramRun run_;
+  bool in_step_;  // all messages of a step end at one date
+  std::size_t under_way_ = 0, step_messages_ = 0;
+  double step_end_s_ = 0;
   std::vector<double> end_s_;
   s4u::Engine engine_;
   std::vector<s4u::Host*> hosts_;
   std::vector<ProgramRun::Message> started_;
+  std::vector<std::int32_t> steps_ended_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> free_slots_;
   std::int64_t just_completed_ = -1;
@@ -200,7 +224,7 @@ static_assert(sizeof(Answer) % alignof(double) == 0);
 
 // The forked process: never returns, whatever is thrown.
 [[noreturn]] void child(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s,
-                        SharedAnswer& shared, int log) noexcept {
+                        bool in_step, SharedAnswer& shared, int log) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto restore_signals = [] {
     for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGBUS}) std::signal(signal, SIG_DFL);
@@ -216,7 +240,7 @@ static_assert(sizeof(Answer) % alignof(double) == 0);
   };
   try {
     // Never destroyed: the process ends here, and SimGrid's own clean-up has nothing to add.
-    auto* const simulation = new Simulation(program, topology, start_s, precision_s);
+    auto* const simulation = new Simulation(program, topology, start_s, precision_s, in_step);
     restore_signals();  // nor are SimGrid's
     simulation->simulate(start_s);
     std::copy(simulation->end_s().begin(), simulation->end_s().end(), shared.end_s().begin());
@@ -246,6 +270,8 @@ class SimGrid : public Network {
  public:
   explicit SimGrid(const platforms::Topology& topology) : topology_(topology), recurrence_(make_recurrence(topology)) {}
 
+  std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
+
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);
     const double origin = *std::min_element(start_s.begin(), start_s.end());
@@ -265,12 +291,13 @@ class SimGrid : public Network {
  private:
   CollectiveTiming simulate(const Program& program, std::span<const double> start_s) {
     const double precision = precision_s(program, start_s);  // finds programs that never end as well
+    const bool in_step = is_ring_of_equals(program, start_s);
     SharedAnswer shared(start_s.size());
     const int log = ::memfd_create("simulation log", MFD_CLOEXEC);
     if (log < 0) throw RunError("no file for a simulation's log: " + std::string(std::strerror(errno)));
     std::fflush(nullptr);
     const pid_t process = ::fork();
-    if (process == 0) child(program, topology_, start_s, precision, shared, log);
+    if (process == 0) child(program, topology_, start_s, precision, in_step, shared, log);
     int status = 0;
     pid_t ended = -1;
     if (process > 0) do {
@@ -294,6 +321,23 @@ class SimGrid : public Network {
     return timing;
   }
 
+  // Whether all workers of a ring do the same at the same time, on links that are alike and that no two messages share.
+  bool is_ring_of_equals(const Program& program, std::span<const double> start_s) {
+    const auto blocks = program.ring_block_bytes();
+    const auto alike = [](const auto& values) {
+      return std::all_of(values.begin(), values.end(), [&](const auto& value) { return value == values.front(); });
+    };
+    if (blocks.size() < 2 || !alike(blocks) || !alike(start_s)) return false;
+    const std::int64_t n = program.workers();
+    const auto first = topology_.route(0, 1);
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      const auto route = topology_.route(worker, (worker + 1) % n);
+      if (topology_.latency_s(route) != topology_.latency_s(first) || topology_.bandwidth_Bps(route) != topology_.bandwidth_Bps(first))
+        return false;
+    }
+    return recurrence_is_exact(program, topology_);
+  }
+
   // SimGrid takes events that are less than this apart as one, by default a nanosecond, which adds up to visible errors over many steps.
   // The time without sharing of links sets the scale: far below it, but well above the rounding of a clock that contention has made n times
   // later.
@@ -315,11 +359,12 @@ class SimGrid : public Network {
       text.append(reinterpret_cast<const char*>(blocks.data()), blocks.size_bytes());
       return sha256_hex(text);
     }
+    add(static_cast<std::uint64_t>(program.lanes()));
     Step step;
-    for (std::int64_t worker = 0; worker < program.workers(); ++worker) {
-      add(static_cast<std::uint64_t>(program.steps(worker)));
-      for (std::int64_t number = 0; number < program.steps(worker); ++number) {
-        program.step(worker, number, step);
+    for (std::int64_t strand = 0; strand < strands_of(program); ++strand) {
+      add(static_cast<std::uint64_t>(program.steps(strand)));
+      for (std::int64_t number = 0; number < program.steps(strand); ++number) {
+        program.step(strand, number, step);
         add(step.sends.size());
         for (const Transfer& transfer : step.sends) {
           add(static_cast<std::uint64_t>(transfer.peer));
@@ -327,6 +372,11 @@ class SimGrid : public Network {
         }
         add(step.receives.size());
         for (const std::int64_t peer : step.receives) add(static_cast<std::uint64_t>(peer));
+        add(step.after.size());
+        for (const After& after : step.after) {
+          add(static_cast<std::uint64_t>(after.lane));
+          add(static_cast<std::uint64_t>(after.steps));
+        }
       }
     }
     return sha256_hex(text);

@@ -28,6 +28,8 @@ const std::string& algorithm_of(const CollectiveChoice& choice, Operation operat
       return choice.reduce;
     case Operation::all_to_all:
       return choice.all_to_all;
+    case Operation::gossip:
+      return choice.gossip;
   }
   throw RunError("an operation without an algorithm");
 }
@@ -82,7 +84,8 @@ IterationTime Timeline::time(const Json& record) {
     do_work(stage++);
     const CollectiveCall call = CollectiveCall::from_json(entry, workers);
     const CollectiveAlgorithm& algorithm = find_collective(call.operation, algorithm_of(options_.collectives, call.operation));
-    const std::unique_ptr<Program> program = algorithm.make(call.bytes_of_all(workers, !call.bytes_unpadded.empty()), call.root);
+    const std::unique_ptr<Program> program =
+        algorithm.make(call.bytes_of_all(workers, !call.bytes_unpadded.empty()), call.root, network_.node_of_worker());
     const CollectiveTiming timing = network_.time(*program, clock);
     clock = timing.end_s;
     advance(carries_indices(call.payload) ? result.index_exchange_time_s : result.value_exchange_time_s);

@@ -22,6 +22,7 @@ struct CollectiveChoice {
   std::string reduce_scatter = "ring";
   std::string reduce = "binomial";
   std::string all_to_all = "pairwise";
+  std::string gossip = "exponential";
 };
 
 /// What a timeline needs besides the replay records.

@@ -1,5 +1,6 @@
 #include "platforms/platform.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 
@@ -108,7 +109,9 @@ TEST_CASE("Routes inside a node use device links only, between nodes the device'
   CHECK(topology.bandwidth_Bps(across) == 10e9);
   CHECK(topology.latency_s(inside) == Approx(2e-6).epsilon(1e-14));
   CHECK(topology.latency_s(across) == Approx(6e-6).epsilon(1e-14));
-  CHECK_THROWS_AS(topology.route(0, 7), InputError);
+  CHECK(route_names(topology, 0, 7) == Names{"node0.device0.up", "node0.nic0.up"});  // to the switch
+  CHECK(route_names(topology, 7, 6) == Names{"node1.nic0.down", "node1.device2.down"});
+  CHECK_THROWS_AS(topology.route(0, 8), InputError);
   CHECK_THROWS_AS(topology.route(-1, 0), InputError);
 }
 
@@ -131,7 +134,8 @@ TEST_CASE("Bad platforms are refused with file and pointer") {
   CHECK(error_with("/node/device_link/latency_us", 0) == "/node/device_link/latency_us: expected number > 0 <= 1000000000, found 0");
   CHECK(error_with("/node/devices", 0) == "/node/devices: expected integer >= 1 <= 1048576, found 0");
   CHECK(error_with("/node/devices", 2.5) == "/node/devices: expected integer >= 1 <= 1048576, found 2.5");
-  CHECK(error_with("/network/topology", "ring") == "/network/topology: expected one of crossbar, found \"ring\"");
+  CHECK(error_with("/network/topology", "ring") ==
+        "/network/topology: expected one of crossbar, fat_tree, dragonfly, torus, found \"ring\"");
   CHECK(error_with("/schema_version", 2) == "/schema_version: expected 1, found 2");
   CHECK_THAT(error_with("/node/speed", 1), StartsWith("/node/speed: expected one of the keys"));
   CHECK_THAT(error_with("/node/nics/provenance/bandwidth_GBps", "somewhere"), StartsWith("/node/nics/provenance/bandwidth_GBps: expected"));
@@ -153,4 +157,103 @@ TEST_CASE("Platforms are found by name or path") {
   CHECK(find_platform("some/where.json") == "some/where.json");
   CHECK_THROWS_WITH(find_platform("nope"), ContainsSubstring("crossbar-100g") && ContainsSubstring("found \"nope\""));
   CHECK_THROWS_AS(Platform::load("no/such/file.json"), InputError);
+}
+
+namespace {
+
+Json with_network(const Json& network, int devices = 1) {
+  Json document = node_document(devices, 1);
+  if (devices == 1) document["node"].erase("device_link");
+  document["network"] = network;
+  document["network"]["provenance"] = {{"counts", "assumed: test"}};
+  for (const char* const link : {"link", "global_link"})
+    if (document["network"].contains(link))
+      document["network"][link]["provenance"] = {{"bandwidth_GBps", "assumed: test"}, {"latency_us", "assumed: test"}};
+  return document;
+}
+
+const Json some_link = {{"bandwidth_GBps", 5}, {"latency_us", 0.5}};
+
+}  // namespace
+
+TEST_CASE("A fat tree goes up to the spine that the destination chooses") {
+  const Platform platform =
+      platform_of(with_network({{"topology", "fat_tree"}, {"nodes_per_switch", 4}, {"uplinks", 2}, {"link", some_link}}));
+  const Topology topology(platform, 12);
+  CHECK(topology.links().size() == 2 * 12 + 2 * 3 * 2);
+  CHECK(route_names(topology, 0, 3) == Names{"node0.nic0.up", "node3.nic0.down"});
+  CHECK(route_names(topology, 0, 4) == Names{"node0.nic0.up", "leaf0.spine0.up", "leaf1.spine0.down", "node4.nic0.down"});
+  CHECK(route_names(topology, 9, 3) == Names{"node9.nic0.up", "leaf2.spine1.up", "leaf0.spine1.down", "node3.nic0.down"});
+  CHECK(topology.bandwidth_Bps(topology.route(9, 3)) == 5e9);
+  CHECK(topology.latency_s(topology.route(9, 3)) == Approx(2 * 2e-6 + 2 * 0.5e-6).epsilon(1e-14));
+  CHECK(route_names(topology, 9, 12) == Names{"node9.nic0.up", "leaf2.spine0.up"});
+}
+
+TEST_CASE("A dragonfly takes one link between groups, found by at most one more link in each") {
+  const Json network = {{"topology", "dragonfly"},      {"nodes_per_router", 2}, {"routers_per_group", 2},
+                        {"global_links_per_router", 1}, {"link", some_link},     {"global_link", some_link}};
+  const Platform platform = platform_of(with_network(network));
+  const Topology topology(platform, 12);  // 3 groups of 2 routers of 2 nodes: the most that 1 global link per router connects
+  CHECK(route_names(topology, 0, 1) == Names{"node0.nic0.up", "node1.nic0.down"});
+  CHECK(route_names(topology, 0, 3) == Names{"node0.nic0.up", "group0.router0.to1", "node3.nic0.down"});
+  // Group 0 reaches group 1 from its router 0, group 2 from its router 1; group 2 reaches group 0 from its router 0.
+  CHECK(route_names(topology, 0, 4) == Names{"node0.nic0.up", "group0.togroup1", "node4.nic0.down"});
+  CHECK(route_names(topology, 0, 11) ==
+        Names{"node0.nic0.up", "group0.router0.to1", "group0.togroup2", "group2.router0.to1", "node11.nic0.down"});
+  CHECK(route_names(topology, 11, 0) ==
+        Names{"node11.nic0.up", "group2.router1.to0", "group2.togroup0", "group0.router1.to0", "node0.nic0.down"});
+  CHECK_THROWS_WITH(Topology(platform, 13), ContainsSubstring("/network: expected at most 12 workers"));
+}
+
+TEST_CASE("A torus goes dimension by dimension, the shorter way round") {
+  const Platform platform = platform_of(with_network({{"topology", "torus"}, {"dimensions", {4, 3}}, {"link", some_link}}));
+  const Topology topology(platform, 12);  // node = x + 4 y
+  CHECK(route_names(topology, 0, 1) == Names{"node0.nic0.up", "router0.dim0plus", "node1.nic0.down"});
+  CHECK(route_names(topology, 0, 3) == Names{"node0.nic0.up", "router0.dim0minus", "node3.nic0.down"});
+  CHECK(route_names(topology, 0, 2) == Names{"node0.nic0.up", "router0.dim0plus", "router1.dim0plus", "node2.nic0.down"});
+  CHECK(route_names(topology, 1, 11) ==
+        Names{"node1.nic0.up", "router1.dim0plus", "router2.dim0plus", "router3.dim1minus", "node11.nic0.down"});
+  CHECK_THROWS_WITH(Topology(platform, 13), ContainsSubstring("/network/dimensions: expected at most 12 workers"));
+  CHECK_THROWS_AS(topology.route(0, 12), InputError);  // no root
+}
+
+TEST_CASE("Workers are placed node by node, in turn or at random") {
+  Platform platform = platform_of(node_document(4, 2));
+  using Nodes = std::vector<std::int64_t>;
+  CHECK(Topology(platform, 6).node_of_worker() == Nodes{0, 0, 0, 0, 1, 1});
+  platform.placement = Placement::from_text("round_robin");
+  CHECK(Topology(platform, 6).node_of_worker() == Nodes{0, 1, 0, 1, 0, 1});
+  CHECK(route_names(Topology(platform, 6), 0, 3) == Names{"node0.device0.up", "node0.nic0.up", "node1.nic1.down", "node1.device1.down"});
+  platform.placement = Placement::from_text("random:5");
+  const Topology random(platform, 40);
+  Nodes sorted = random.node_of_worker();
+  CHECK_FALSE(std::is_sorted(sorted.begin(), sorted.end()));
+  std::sort(sorted.begin(), sorted.end());
+  platform.placement = {};
+  CHECK(sorted == Topology(platform, 40).node_of_worker());
+  platform.placement = Placement::from_text("random:5");
+  CHECK(Topology(platform, 40).node_of_worker() == random.node_of_worker());
+  CHECK(platform.placement.text() == "random:5");
+  for (const char* const bad : {"random", "random:", "random:x", "random:-1", "other", ""})
+    CHECK_THROWS_AS(Placement::from_text(bad), InputError);
+  Json document = node_document(4, 2);
+  document["placement"] = {{"order", "random"}, {"seed", 5}};
+  CHECK(platform_of(document).placement.text() == "random:5");
+  document["placement"].erase("seed");
+  CHECK_THAT(error_of_text(document.dump()), StartsWith("/placement: expected the key \"seed\""));
+}
+
+TEST_CASE("NICs that are used together are one link of all their bandwidth") {
+  Json document = node_document(4, 2);
+  document["node"]["nics"]["together"] = true;
+  const Platform platform = platform_of(document);
+  const Topology topology(platform, 8);
+  CHECK(route_names(topology, 1, 5) == Names{"node0.device1.up", "node0.nic0.up", "node1.nic0.down", "node1.device1.down"});
+  CHECK(topology.bandwidth_Bps(topology.route(1, 5)) == 20e9);
+}
+
+TEST_CASE("Keys of another topology are refused") {
+  CHECK_THAT(error_of_text(with_network({{"topology", "fat_tree"}, {"uplinks", 2}, {"link", some_link}}).dump()),
+             StartsWith("/network: expected the key \"nodes_per_switch\""));
+  CHECK_THAT(error_with("/network/uplinks", 2), StartsWith("/network/uplinks: expected no such key as the topology is crossbar"));
 }

@@ -33,14 +33,19 @@ void add_collective_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("collective", "Time one collective on a platform; prints one JSON object");
   command->add_option("--platform", options->request.platform, "A name from 'sparscale list platforms', or a platform file")->required();
   add_number(*command, "--workers", options->request.workers, 1, most_workers, "Workers n")->required();
-  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all")
+  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip")
       ->required();
   command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
   CLI::Option* bytes = add_number(*command, "--bytes", options->bytes, 0, std::numeric_limits<std::int64_t>::max(),
                                   "Bytes of every worker: its block of an all-gather, the whole buffer elsewhere");
   command->add_option("--bytes-file", options->bytes_file, "JSON array of bytes, one per worker")->excludes(bytes);
   command->add_option("--start-file", options->start_file, "JSON array of seconds at which the workers enter (default: all at 0)");
-  command->add_option("--network", options->request.network, "simgrid, recurrence or auto (default auto)");
+  command->add_option("--network", options->request.network, "simgrid, recurrence, auto or nccl (default auto)");
+  command->add_option("--placement", options->request.placement, "consecutive, round_robin or random:SEED (default: the platform's)");
+  add_number(*command, "--chunk-bytes", options->request.chunk_bytes, 1, std::numeric_limits<std::int64_t>::max(),
+             "Chunks of pipelined algorithms (default 262144)");
+  add_number(*command, "--round", options->request.round, 0, std::numeric_limits<std::int64_t>::max(),
+             "Iteration, which chooses the peers of gossip (default 0)");
   add_number(*command, "--root", options->request.root, 0, most_workers, "Root of a broadcast (default 0)");
   command->callback([options] {
     sim::CollectiveRequest& request = options->request;

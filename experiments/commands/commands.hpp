@@ -22,6 +22,7 @@ void add_compare_command(CLI::App& program);
 void add_answer_command(CLI::App& program);
 void add_list_command(CLI::App& program);
 void add_schema_command(CLI::App& program);
+void add_validate_command(CLI::App& program);
 
 /// The whole number in `text`, decimal digits and nothing else. Errors: InputError naming the option when it is none from `least` to
 /// `most`.

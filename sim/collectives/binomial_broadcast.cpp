@@ -2,7 +2,6 @@
 // root).
 #include <bit>
 
-#include "base/error.hpp"
 #include "sim/collectives/parts.hpp"
 
 namespace sparscale::sim {
@@ -52,10 +51,11 @@ CollectiveAlgorithm binomial_broadcast() {
           "Binomial broadcast, one send at a time",
           "MPI_Bcast of short buffers (MPICH). Thakur, Rabenseifner, Gropp, IJHPCA 2005",
           "ceil(log2 n) (alpha + m / B) on equal links",
-          [](std::span<const std::uint64_t> bytes, std::int64_t root) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             const auto n = static_cast<std::int64_t>(bytes.size());
             const std::uint64_t buffer = equal_bytes(bytes, "broadcast binomial");
-            if (root < 0 || root >= n) throw InputError("broadcast root", "a worker, 0 to " + std::to_string(n - 1), std::to_string(root));
+            const std::int64_t root = root_of(input);
             return std::make_unique<BinomialBroadcast>(n, buffer, root);
           }};
 }

@@ -1,7 +1,6 @@
 // Binomial broadcast whose workers send to all their children at once, so that the messages share the sender's link.
 #include <bit>
 
-#include "base/error.hpp"
 #include "sim/collectives/parts.hpp"
 
 namespace sparscale::sim {
@@ -50,10 +49,11 @@ CollectiveAlgorithm binomial_concurrent_broadcast() {
           "Binomial broadcast, all children at once",
           "MPI_Bcast of Open MPI (binomial): non-blocking sends to all children",
           "l (alpha + (l + 1) m / (2 B)), l = log2 n, for n a power of two on equal links",
-          [](std::span<const std::uint64_t> bytes, std::int64_t root) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             const auto n = static_cast<std::int64_t>(bytes.size());
             const std::uint64_t buffer = equal_bytes(bytes, "broadcast binomial_concurrent");
-            if (root < 0 || root >= n) throw InputError("broadcast root", "a worker, 0 to " + std::to_string(n - 1), std::to_string(root));
+            const std::int64_t root = root_of(input);
             return std::make_unique<BinomialConcurrentBroadcast>(n, buffer, root);
           }};
 }

@@ -48,7 +48,8 @@ CollectiveAlgorithm binomial_reduce() {
           "Binomial reduce to worker 0",
           "MPI_Reduce of short buffers; the tree of gTop-k (Shi et al., ICDCS 2019). Thakur, Rabenseifner, Gropp, IJHPCA 2005",
           "ceil(log2 n) (alpha + m / B) on equal links",
-          [](std::span<const std::uint64_t> bytes, std::int64_t) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             const auto n = static_cast<std::int64_t>(bytes.size());
             return std::make_unique<BinomialReduce>(n, equal_bytes(bytes, "reduce binomial"));
           }};

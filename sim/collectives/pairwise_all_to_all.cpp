@@ -32,7 +32,8 @@ CollectiveAlgorithm pairwise_all_to_all() {
           "Pairwise all-to-all, one partner at a time",
           "MPI_Alltoall of large buffers; the rotated sends of Ok-Topk (Li, Hoefler, PPoPP 2022). Thakur, Rabenseifner, Gropp, IJHPCA 2005",
           "(n - 1) alpha + max_i m_i / B on equal links when sizes are equal",
-          [](std::span<const std::uint64_t> bytes, std::int64_t) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             check_sizes(bytes, "all_to_all pairwise");
             return std::make_unique<PairwiseAllToAll>(bytes);
           }};

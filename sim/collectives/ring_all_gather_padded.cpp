@@ -11,7 +11,8 @@ CollectiveAlgorithm ring_all_gather_padded() {
           "Ring all-gather of blocks padded to the largest",
           "ncclAllGather and torch.distributed.all_gather of padded tensors, what published sparsifiers do. Thakur et al., IJHPCA 2005",
           "(n - 1) (alpha + max_i m_i / B) on equal links",
-          [](std::span<const std::uint64_t> bytes, std::int64_t) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             check_sizes(bytes, "all_gather ring_padded");
             const auto n = static_cast<std::int64_t>(bytes.size());
             const std::uint64_t largest = *std::max_element(bytes.begin(), bytes.end());

@@ -12,7 +12,8 @@ CollectiveAlgorithm ring_all_reduce() {
           "Ring all-reduce: reduce-scatter, then all-gather",
           "ncclAllReduce (Ring), MPI_Allreduce of large buffers. Patarasuk, Yuan, JPDC 2009",
           "2 (n - 1) (alpha + m / (n B)) on equal links",
-          [](std::span<const std::uint64_t> bytes, std::int64_t) -> std::unique_ptr<Program> {
+          [](const CollectiveInput& input) -> std::unique_ptr<Program> {
+            const auto bytes = input.bytes;
             const auto n = static_cast<std::int64_t>(bytes.size());
             const std::uint64_t buffer = equal_bytes(bytes, "all_reduce ring");
             return std::make_unique<RingProgram>(split_evenly(buffer, n), 2 * (n - 1), n - 1);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Draws measured against simulated times of a folder's validation.csv (sparscale validate): validation.pdf, .svg and .png beside it.
+Exit status: 0 done, 1 the figure could not be made, 2 wrong input or usage."""
+import csv
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.dont_write_bytecode = True
+
+from analysis import plot  # noqa: E402
+
+# Of every use of a row: label, filled marker.
+USES = {"compared": ("compared", True), "middle": ("middle sizes, measured curve not monotonic", False),
+        "calibration": ("the platform's numbers come from it", False), "not_network": ("not the time of a collective", False)}
+OP_MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return [dict(row, measured_s=float(row["measured_s"]), simulated_s=float(row["simulated_s"])) for row in csv.DictReader(file)]
+
+
+def draw(rows):
+    from matplotlib.lines import Line2D
+
+    from analysis import style
+
+    style.reset()
+    groups = list(dict.fromkeys(row["platform"] if row["platform"] != "shaped-links" else row["algorithm"] for row in rows))
+    colours = (style.BLUE, style.VERMILLION, style.GREEN, style.ORANGE, style.PURPLE, style.SKY, style.BLACK, style.GREY, style.YELLOW)
+    colour = {group: colours[i % len(colours)] for i, group in enumerate(groups)}
+    operations = list(dict.fromkeys(row["op"] for row in rows))
+    marker = {operation: OP_MARKERS[i % len(OP_MARKERS)] for i, operation in enumerate(operations)}
+    uses = [use for use in USES if any(row["use"] == use for row in rows)]
+    handles = [[Line2D([], [], linestyle="none", marker="o", color=colour[group], label=style.plain(group)) for group in groups],
+               [Line2D([], [], linestyle="none", marker=marker[one], color="black", label=one) for one in operations],
+               [Line2D([], [], linestyle="none", marker="o", color="black", markerfacecolor="black" if USES[use][1] else "white",
+                       label=USES[use][0]) for use in uses],
+               [Line2D([], [], color="black", linewidth=0.7, label="equal"),
+                Line2D([], [], color="black", linewidth=0.5, linestyle=(0, (4, 2)), label="25 % apart")]]
+    sheet = style.Sheet("single", 3.0, handles)
+    axes = sheet.axes(0.55, 0.1, 2.65, 2.4)
+    times = [row[key] * 1e3 for row in rows for key in ("measured_s", "simulated_s")]
+    low, high = style.limits(times, 1.5)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.plot([low, high], [low, high], color="black", linewidth=0.7)
+    for factor in (0.75, 1.25):
+        axes.plot([low, high], [low * factor, high * factor], color="black", linewidth=0.5, linestyle=(0, (4, 2)))
+    for row in rows:
+        group = row["platform"] if row["platform"] != "shaped-links" else row["algorithm"]
+        filled = USES[row["use"]][1]
+        axes.plot(row["measured_s"] * 1e3, row["simulated_s"] * 1e3, linestyle="none", marker=marker[row["op"]], color=colour[group],
+                  markerfacecolor=colour[group] if filled else "white", markersize=3.5)
+    axes.set_xlabel("measured [ms]")
+    axes.set_ylabel("simulated [ms]")
+    return sheet.figure
+
+
+def main(arguments):
+    if len(arguments) != 1:
+        print("sparscale: expected a folder with validation.csv", file=sys.stderr)
+        return 2
+    path = os.path.join(arguments[0], "validation.csv")
+    try:
+        rows = read(path)
+        if not rows:
+            raise ValueError("no rows")
+    except (OSError, ValueError, KeyError) as error:
+        print(f"sparscale: {path}: expected the rows of a validation, found {error}", file=sys.stderr)
+        return 2
+    try:
+        plot.need_matplotlib()
+        from analysis import style
+
+        figure = draw(rows)
+        for one in plot.FORMATS:
+            plot.replace(os.path.join(arguments[0], f"validation.{one}"), lambda name: style.save(figure, name, one))
+            print(os.path.join(arguments[0], f"validation.{one}"))
+    except (plot.Failure, OSError) as error:
+        print(f"sparscale: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
