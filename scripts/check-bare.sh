@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Both commands of the README in a minimal Debian made with debootstrap, so that nothing they need can be there by accident. Needs root.
-# Usage: bash scripts/check-bare.sh [SUITE [MIRROR]]   (default: bookworm from deb.debian.org)
+# Usage: bash scripts/check-bare.sh [SUITE [MIRROR]]   (default: bookworm from debootstrap's own mirror)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 suite=${1:-bookworm}
-mirror=${2:-http://deb.debian.org/debian}
+mirror=${2:-}
 [ "$(id -u)" -eq 0 ] || { echo "check-bare.sh needs root for chroot" >&2; exit 2; }
 command -v debootstrap >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
 root=$(mktemp -d)
@@ -16,7 +16,7 @@ finish() {
 trap finish EXIT
 
 echo "Making a minimal $suite ..."
-debootstrap --variant=minbase "$suite" "$root" "$mirror" >/dev/null
+debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
 # What this machine needs to reach a mirror at all (proxies, certificates), and nothing else of it.
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 for file in /etc/apt/apt.conf.d/*; do
