@@ -111,7 +111,7 @@ void check_collective(sim::Operation operation, const AxisValue& value, const st
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms()) {
     if (algorithm.operation != operation) continue;
     names.push_back(algorithm.name);
-    if (algorithm.name == value.value) return;
+    if (algorithm.name == value.value.get<std::string>()) return;
   }
   throw InputError(file, value.pointer, "one of " + join(names), brief(value.value));
 }
