@@ -475,7 +475,7 @@ Json compact(const std::vector<Index>& numbers) {
 }
 
 Index number_at(const Json& json, const char* key, std::size_t entry, std::int64_t worker, std::int64_t workers) {
-  const std::string place = "/work/" + std::to_string(entry) + "/" + key;
+  const std::string place = "/work" + ("/" + std::to_string(entry)) + "/" + key;
   const Json value = json.is_object() && json.contains(key) ? json.at(key) : Json();
   if (value.is_number_integer() && value.get<Index>() >= 0) return value.get<Index>();
   if (value.is_array() && std::ssize(value) == workers) {
@@ -523,7 +523,7 @@ std::vector<std::vector<KernelWork>> work_from_json(const Json& json, std::int64
   for (std::size_t entry = 0; entry < json.size(); ++entry) {
     const Json& one = json.at(entry);
     if (!one.is_object() || !one.contains("operation") || !one.at("operation").is_string())
-      throw InputError("/work/" + std::to_string(entry), "an object with an operation", brief(one));
+      throw InputError("/work" + ("/" + std::to_string(entry)), "an object with an operation", brief(one));
     for (std::int64_t worker = 0; worker < workers; ++worker)
       work[static_cast<std::size_t>(worker)].push_back(
           {one.at("operation").get<std::string>(), number_at(one, "elements", entry, worker, workers),
