@@ -98,14 +98,13 @@ TEST_CASE("Random streams depend on their names only and permutations are permut
 }
 
 TEST_CASE("Files are replaced whole") {
-  const auto folder = std::filesystem::temp_directory_path() / "sparscale-base-test";
+  const tests::Scratch folder("base");
   write_file_atomic(folder / "a" / "b.txt", "one");
   write_file_atomic(folder / "a" / "b.txt", "two");
   CHECK(read_file(folder / "a" / "b.txt") == "two");
   CHECK(sha256_hex_of_file(folder / "a" / "b.txt") == sha256_hex("two"));
   CHECK_THROWS_AS(read_file(folder / "missing"), InputError);
-  CHECK_THROWS_AS(read_file(folder), InputError);
-  std::filesystem::remove_all(folder);
+  CHECK_THROWS_AS(read_file(folder.path()), InputError);
 }
 
 TEST_CASE("A file is written through a link, and a pipe or device takes the bytes itself") {

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 
 namespace sparscale::tests {
@@ -16,13 +18,14 @@ struct CommandResult {
   std::string out, err;
 };
 
-/// A folder of this test's own, removed at the end.
+/// A folder of this object's own, removed at the end: tests run side by side, and each may make several. Every file that a test writes lies
+/// in one.
 class Scratch {
  public:
-  explicit Scratch(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() / ("sparscale-" + name + "-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
+  explicit Scratch(const std::string& name) {
+    std::string pattern = (std::filesystem::temp_directory_path() / ("sparscale-" + name + "-XXXXXX")).string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make " + pattern);
+    path_ = pattern;
   }
   ~Scratch() {
     std::error_code code;

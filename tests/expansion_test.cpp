@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 #include "traces/row_activity.hpp"
 #include "traces/trace_writer.hpp"
 
@@ -71,14 +72,12 @@ double build_up(GradientSource& source, std::int64_t iterations, double density)
 class EmbeddingTrace {
  public:
   explicit EmbeddingTrace(const char* data_order) {
-    static int number = 0;
-    path_ = fs::temp_directory_path() / ("sparscale-expansion-test-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
     Json manifest = parse_json(R"({"schema_version":1,"name":"rows","gradients":296,"workers":4,"iterations":[0,1,2,3,4,5],
       "layers":[{"name":"embedding","shape":[64,4],"offset":0,"size":256},{"name":"dense","shape":[40],"offset":256,"size":40}]})",
                                "rows");
     if (*data_order != '\0') manifest["data_order"] = data_order;
     std::vector<float> values(296);
-    write_trace(path_, manifest, [&](std::int64_t t, std::int64_t w) -> std::span<const float> {
+    write_trace(folder_ / "t", manifest, [&](std::int64_t t, std::int64_t w) -> std::span<const float> {
       Random random(stream_key(5, "rows", {static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(w)}));
       std::fill(values.begin(), values.end(), 0.0F);
       for (int i = 0; i < 8; ++i) {
@@ -88,13 +87,12 @@ class EmbeddingTrace {
       for (std::size_t i = 256; i < 296; ++i) values[i] = static_cast<float>(1 + random.normal());
       return values;
     });
-    trace = Trace::open(path_);
+    trace = Trace::open(folder_ / "t");
   }
-  ~EmbeddingTrace() { fs::remove_all(path_); }
   Trace trace;
 
  private:
-  fs::path path_;
+  tests::Scratch folder_{"rows"};
 };
 
 std::string error_of(const Trace& trace, const ExpansionOptions& options) {
@@ -370,7 +368,7 @@ TEST_CASE("Data order is measured where the trace does not say it") {
     write_trace(path, manifest, [&](std::int64_t t, std::int64_t w) { return trace.gradient(t, w); });
     return Trace::open(path);
   };
-  const fs::path folder = fs::temp_directory_path() / ("sparscale-order-test-" + std::to_string(::getpid()));
+  const tests::Scratch folder("order");
   const Trace text = without_order(bible(), folder / "text"), dense = without_order(digits(), folder / "dense");
   CHECK(row_overlap(find_row_activity(text, 8), 8, 8).ratio == Approx(1.193).margin(0.001));
   CHECK(row_overlap(find_row_activity(text, 8), 8, 8).repeats);
@@ -381,7 +379,6 @@ TEST_CASE("Data order is measured where the trace does not say it") {
   const EmbeddingTrace rows("");
   CHECK_FALSE(row_overlap(find_row_activity(rows.trace, 4), 6, 4).repeats);
   CHECK_FALSE(is_stateful(rows.trace, find_row_activity(rows.trace, 4), 4));
-  fs::remove_all(folder);
 }
 
 TEST_CASE("Memory is estimated from above") {

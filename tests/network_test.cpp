@@ -16,6 +16,7 @@
 #include "sim/collective_command.hpp"
 #include "sim/network_backends.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using namespace sparscale;
 using namespace sparscale::sim;
@@ -74,11 +75,9 @@ Step step_of(std::vector<Transfer> sends, std::vector<std::int64_t> receives) {
 Platform shipped(const std::string& name) { return Platform::load(platforms::find_platform(name)); }
 
 Platform platform_of(const Json& document) {
-  const auto file = std::filesystem::temp_directory_path() / ("sparscale-network-test-" + std::to_string(::getpid()) + ".json");
-  write_file_atomic(file, document.dump());
-  const Platform platform = Platform::load(file);
-  std::filesystem::remove(file);
-  return platform;
+  const tests::Scratch folder("network");
+  write_file_atomic(folder / "p.json", document.dump());
+  return Platform::load(folder / "p.json");
 }
 
 // Nodes with numbers that are easy to compute with: device links of 100 GB/s and 1 us, NICs of 10 GB/s and 2 us.
@@ -548,7 +547,8 @@ TEST_CASE("A simulation that aborts fails alone") {
 }
 
 TEST_CASE("A simulation does not repeat the caller's pending output") {
-  const auto file = std::filesystem::temp_directory_path() / ("sparscale-network-test-" + std::to_string(::getpid()) + ".txt");
+  const tests::Scratch folder("network");
+  const auto file = folder / "out.txt";
   const auto network = make_network("simgrid", shipped("crossbar-100g"), 2);
   const auto program = make(Operation::all_gather, "ring", {8, 8});
   std::fflush(stdout);

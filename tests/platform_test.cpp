@@ -7,13 +7,12 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using namespace sparscale;
 using namespace sparscale::platforms;
 
 namespace {
-
-const std::filesystem::path folder = std::filesystem::temp_directory_path() / "sparscale-platform-test";
 
 Json node_document(int devices, int nics) {
   const Json origin = {{"bandwidth_GBps", "assumed: test"}, {"latency_us", "assumed: test"}};
@@ -31,11 +30,13 @@ Json node_document(int devices, int nics) {
 }
 
 Platform platform_of(const Json& document) {
+  const tests::Scratch folder("platform");
   write_file_atomic(folder / "p.json", document.dump());
   return Platform::load(folder / "p.json");
 }
 
 std::string error_of_text(const std::string& text) {
+  const tests::Scratch folder("platform");
   write_file_atomic(folder / "p.json", text);
   try {
     Platform::load(folder / "p.json");

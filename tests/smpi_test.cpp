@@ -14,6 +14,7 @@
 #include "base/random.hpp"
 #include "sim/network.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using namespace sparscale;
 using namespace sparscale::sim;
@@ -71,7 +72,7 @@ std::vector<double> replay(const Platform& platform, const std::vector<std::int6
                            const std::string& option, const std::string& action) {
   const std::size_t n = place.size();
   const platforms::Topology topology(platform, static_cast<std::int64_t>(n));
-  const auto folder = std::filesystem::temp_directory_path() / ("sparscale-smpi-test-" + std::to_string(::getpid()));
+  const tests::Scratch folder("smpi");
   std::string xml =
       "<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n<platform version=\"4.1\">"
       "<zone id=\"z\" routing=\"Full\">\n";
@@ -98,7 +99,7 @@ std::vector<double> replay(const Platform& platform, const std::vector<std::int6
   }
   write_file_atomic(folder / "hosts", hosts);
   write_file_atomic(folder / "list", list);
-  const std::string command = "cd '" + folder.string() + "' && smpirun -np " + std::to_string(n) +
+  const std::string command = "cd '" + folder.path().string() + "' && smpirun -np " + std::to_string(n) +
                               " -platform platform.xml -hostfile hosts -replay list --cfg=network/model:CM02 --cfg=network/crosstraffic:0"
                               " --cfg=network/TCP-gamma:1e20 --cfg=network/loopback-bw:1e18 --cfg=smpi/simulate-computation:no"
                               " --cfg=contexts/stack-size:256 --cfg=surf/precision:1e-16 --cfg=smpi/send-is-detached-thresh:0 --cfg=" +
@@ -122,7 +123,6 @@ std::vector<double> replay(const Platform& platform, const std::vector<std::int6
     if (words >> mark >> host >> clock >> rank >> what && mark == "SIMCLOCK" && what == verb) end_s[std::stoul(rank)] = clock;
   }
   for (const double end : end_s) REQUIRE(end > 0);
-  std::filesystem::remove_all(folder);
   return end_s;
 }
 

@@ -14,6 +14,7 @@
 #include "base/files.hpp"
 #include "base/random.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 #include "traces/half.hpp"
 #include "traces/trace_report.hpp"
 #include "traces/trace_writer.hpp"
@@ -23,17 +24,6 @@ using namespace sparscale::traces;
 namespace fs = std::filesystem;
 
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    static int number = 0;
-    path = fs::temp_directory_path() / ("sparscale-trace-test-" + std::to_string(::getpid()) + "-" + std::to_string(number++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
 
 Json small_manifest() {
   return parse_json(R"({"schema_version":1,"name":"small","gradients":10,"workers":3,"iterations":[7,8],
@@ -95,17 +85,17 @@ void replace_data(const fs::path& path, const std::string& header, const std::st
 }
 
 std::string header_error(const std::string& header, std::size_t data_bytes = 240, std::int64_t length = -1) {
-  Folder folder;
-  write_small(folder.path / "t");
-  replace_data(folder.path / "t", header, std::string(data_bytes, '\0'), length < 0 ? header.size() : static_cast<std::uint64_t>(length));
-  return open_error(folder.path / "t");
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  replace_data(folder / "t", header, std::string(data_bytes, '\0'), length < 0 ? header.size() : static_cast<std::uint64_t>(length));
+  return open_error(folder / "t");
 }
 
 std::string manifest_error(const std::function<void(Json&)>& change) {
-  Folder folder;
-  write_small(folder.path / "t");
-  edit_manifest(folder.path / "t", change);
-  return open_error(folder.path / "t");
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  edit_manifest(folder / "t", change);
+  return open_error(folder / "t");
 }
 
 fs::path sample(const char* name) { return fs::path(SPARSCALE_SOURCE_DIRECTORY) / "traces" / "samples" / name; }
@@ -190,12 +180,12 @@ TEST_CASE("Every half and its float are each other's image") {
 }
 
 TEST_CASE("What is written reads back, in one file or several") {
-  Folder folder;
-  write_small(folder.path / "one");
-  write_small(folder.path / "many", {.half = false, .workers_per_file = 2});
-  CHECK(fs::exists(folder.path / "many" / "workers-2.safetensors"));
+  const tests::Scratch folder("trace");
+  write_small(folder / "one");
+  write_small(folder / "many", {.half = false, .workers_per_file = 2});
+  CHECK(fs::exists(folder / "many" / "workers-2.safetensors"));
   for (const char* name : {"one", "many"}) {
-    const Trace trace = Trace::open(folder.path / name);
+    const Trace trace = Trace::open(folder / name);
     trace.verify_checksums();
     for (std::int64_t t = 0; t < 2; ++t)
       for (std::int64_t w = 0; w < 3; ++w) {
@@ -205,18 +195,18 @@ TEST_CASE("What is written reads back, in one file or several") {
     CHECK_THROWS_AS(trace.gradient(2, 0), InputError);
     CHECK_THROWS_AS(trace.gradient(0, 3), InputError);
   }
-  CHECK_THROWS_WITH(write_small(folder.path / "one"), ContainsSubstring("something that would be overwritten"));
+  CHECK_THROWS_WITH(write_small(folder / "one"), ContainsSubstring("something that would be overwritten"));
   std::size_t left = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path)) ++left;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++left;
   CHECK(left == 2);
 }
 
 TEST_CASE("Scaled F16 keeps eleven bits of tiny gradients") {
-  Folder folder;
-  write_small(folder.path / "t", {.half = true, .workers_per_file = 2}, [](std::vector<float>& g, std::int64_t, std::int64_t) {
+  const tests::Scratch folder("trace");
+  write_small(folder / "t", {.half = true, .workers_per_file = 2}, [](std::vector<float>& g, std::int64_t, std::int64_t) {
     for (float& value : g) value *= 1e-9F;
   });
-  const Trace trace = Trace::open(folder.path / "t");
+  const Trace trace = Trace::open(folder / "t");
   trace.verify_checksums();
   CHECK(trace.decoded_bytes() == 4 * 2 * 3 * 10);
   for (std::int64_t w = 0; w < 3; ++w) {
@@ -228,21 +218,20 @@ TEST_CASE("Scaled F16 keeps eleven bits of tiny gradients") {
 }
 
 TEST_CASE("A failed write leaves nothing behind") {
-  Folder folder;
-  CHECK_THROWS_WITH(write_trace(folder.path / "t", small_manifest(), [](std::int64_t, std::int64_t) { return std::span<const float>(); }),
+  const tests::Scratch folder("trace");
+  CHECK_THROWS_WITH(write_trace(folder / "t", small_manifest(), [](std::int64_t, std::int64_t) { return std::span<const float>(); }),
                     "gradient of position 0, worker 0: expected 10 values, found 0");
   Json wrong = small_manifest();
   wrong["layers"][1]["offset"] = 5;
   std::vector<float> values(10);
-  CHECK_THROWS_AS(write_trace(folder.path / "t", wrong, [&](std::int64_t, std::int64_t) { return std::span<const float>(values); }),
-                  InputError);
-  CHECK(fs::is_empty(folder.path));
+  CHECK_THROWS_AS(write_trace(folder / "t", wrong, [&](std::int64_t, std::int64_t) { return std::span<const float>(values); }), InputError);
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("BF16, one worker without its axis, unaligned data and further tensors are read") {
-  Folder folder;
-  write_small(folder.path / "t");
-  edit_manifest(folder.path / "t", [](Json& m) {
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  edit_manifest(folder / "t", [](Json& m) {
     m["workers"] = 1;
     m["files"][0]["workers"] = {0, 1};
   });
@@ -251,8 +240,8 @@ TEST_CASE("BF16, one worker without its axis, unaligned data and further tensors
   std::string header =
       R"({"__metadata__":{"a":"b"},"residual":{"dtype":"F64","shape":[1],"data_offsets":[40,48]},"grad":{"dtype":"BF16","shape":[2,10],"data_offsets":[0,40]}})";
   if (header.size() % 2 == 0) header += ' ';
-  replace_data(folder.path / "t", header, data + std::string(8, '\0'), header.size());
-  const Trace bf16 = Trace::open(folder.path / "t");
+  replace_data(folder / "t", header, data + std::string(8, '\0'), header.size());
+  const Trace bf16 = Trace::open(folder / "t");
   CHECK(bf16.gradient(0, 0)[1] == -1.0F);
   CHECK(bf16.gradient(0, 0)[3] == 1.5F);
 
@@ -260,8 +249,8 @@ TEST_CASE("BF16, one worker without its axis, unaligned data and further tensors
   data.assign(reinterpret_cast<const char*>(floats.data()), 80);
   header = R"({"grad":{"dtype":"F32","shape":[2,1,10],"data_offsets":[0,80]}})";
   while (header.size() % 4 != 3) header += ' ';
-  replace_data(folder.path / "t", header, data, header.size());
-  const Trace unaligned = Trace::open(folder.path / "t");
+  replace_data(folder / "t", header, data, header.size());
+  const Trace unaligned = Trace::open(folder / "t");
   CHECK(unaligned.decoded_bytes() == 80);
   CHECK(unaligned.gradient(0, 0)[2] == 3.0F);
 }
@@ -281,34 +270,34 @@ TEST_CASE("Many threads may ask for the same gradient") {
 }
 
 TEST_CASE("A missing folder, manifest or file is named") {
-  Folder folder;
-  CHECK(open_error(folder.path / "t") == "T: expected a trace folder, found nothing");
-  fs::create_directories(folder.path / "t");
-  CHECK(open_error(folder.path / "t") == "T/trace.json: expected a file, found none");
-  fs::remove_all(folder.path / "t");
-  write_small(folder.path / "t");
-  fs::remove(folder.path / "t" / "workers.safetensors");
-  CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/workers.safetensors: expected a readable file, found No such file"));
-  fs::create_directories(folder.path / "t" / "workers.safetensors");
-  CHECK(open_error(folder.path / "t") == "T/workers.safetensors: expected a regular file, found something else");
+  const tests::Scratch folder("trace");
+  CHECK(open_error(folder / "t") == "T: expected a trace folder, found nothing");
+  fs::create_directories(folder / "t");
+  CHECK(open_error(folder / "t") == "T/trace.json: expected a file, found none");
+  fs::remove_all(folder / "t");
+  write_small(folder / "t");
+  fs::remove(folder / "t" / "workers.safetensors");
+  CHECK_THAT(open_error(folder / "t"), StartsWith("T/workers.safetensors: expected a readable file, found No such file"));
+  fs::create_directories(folder / "t" / "workers.safetensors");
+  CHECK(open_error(folder / "t") == "T/workers.safetensors: expected a regular file, found something else");
 }
 
 TEST_CASE("A truncated, grown or empty data file is refused") {
-  Folder folder;
-  write_small(folder.path / "t");
-  const fs::path file = folder.path / "t" / "workers.safetensors";
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  const fs::path file = folder / "t" / "workers.safetensors";
   const auto size = fs::file_size(file);
   const std::string bytes = std::to_string(size);
   fs::resize_file(file, size - 1);
-  CHECK(open_error(folder.path / "t") == "T/workers.safetensors: byte " + std::to_string(size - 1) + ": expected " + bytes +
-                                             " bytes as trace.json says at /files/0/bytes, found " + std::to_string(size - 1));
+  CHECK(open_error(folder / "t") == "T/workers.safetensors: byte " + std::to_string(size - 1) + ": expected " + bytes +
+                                        " bytes as trace.json says at /files/0/bytes, found " + std::to_string(size - 1));
   fs::resize_file(file, size + 5);
-  CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/workers.safetensors: byte " + bytes + ": expected " + bytes));
+  CHECK_THAT(open_error(folder / "t"), StartsWith("T/workers.safetensors: byte " + bytes + ": expected " + bytes));
   fs::resize_file(file, 0);
-  CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/workers.safetensors: byte 0: expected " + bytes));
+  CHECK_THAT(open_error(folder / "t"), StartsWith("T/workers.safetensors: byte 0: expected " + bytes));
   fs::resize_file(file, 5);
-  edit_manifest(folder.path / "t", [](Json& m) { m["files"][0]["bytes"] = 5; });
-  CHECK(open_error(folder.path / "t") == "T/workers.safetensors: byte 0: expected 8 bytes of header length, found a file of 5 bytes");
+  edit_manifest(folder / "t", [](Json& m) { m["files"][0]["bytes"] = 5; });
+  CHECK(open_error(folder / "t") == "T/workers.safetensors: byte 0: expected 8 bytes of header length, found a file of 5 bytes");
 }
 
 TEST_CASE("A broken safetensors header is refused with its place") {
@@ -407,32 +396,31 @@ TEST_CASE("A wrong manifest is refused with its pointer") {
         "T/trace.json: /files/1: expected every iteration and worker in one file, found position 0, worker 0 also in /files/0");
   CHECK(manifest_error([](Json& m) { m["workers"] = 4; }) ==
         "T/trace.json: /files: expected every iteration and worker in a file, 8 pairs, found 6");
-  Folder folder;
-  write_small(folder.path / "t");
-  write_file_atomic(folder.path / "t" / "trace.json", "{\"schema_version\": 1,");
-  CHECK_THAT(open_error(folder.path / "t"), StartsWith("T/trace.json: byte 22: expected JSON"));
-  write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
-  CHECK(open_error(folder.path / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
-  write_file_atomic(folder.path / "t" / "trace.json", "{\"a\":1e999}");
-  CHECK(open_error(folder.path / "t") ==
-        "T/trace.json: /a: expected numbers that a double can hold, found number overflow parsing '1e999'");
-  write_file_atomic(folder.path / "t" / "trace.json", "[]");
-  CHECK(open_error(folder.path / "t") == "T/trace.json: /: expected an object, found []");
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  write_file_atomic(folder / "t" / "trace.json", "{\"schema_version\": 1,");
+  CHECK_THAT(open_error(folder / "t"), StartsWith("T/trace.json: byte 22: expected JSON"));
+  write_file_atomic(folder / "t" / "trace.json", "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
+  CHECK(open_error(folder / "t") == "T/trace.json: expected JSON nested at most 500 deep, found deeper nesting");
+  write_file_atomic(folder / "t" / "trace.json", "{\"a\":1e999}");
+  CHECK(open_error(folder / "t") == "T/trace.json: /a: expected numbers that a double can hold, found number overflow parsing '1e999'");
+  write_file_atomic(folder / "t" / "trace.json", "[]");
+  CHECK(open_error(folder / "t") == "T/trace.json: /: expected an object, found []");
 }
 
 TEST_CASE("Overlapping files are refused, times per layer are summed") {
-  Folder folder;
-  write_small(folder.path / "t", {.half = false, .workers_per_file = 2});
-  edit_manifest(folder.path / "t", [](Json& m) { m["forward_time_s"] = {0.25, 0.5}; });
-  CHECK(*Trace::open(folder.path / "t").info().forward_time_s == 0.75);
-  edit_manifest(folder.path / "t", [](Json& m) { m["files"][1]["workers"] = {1, 2}; });
-  CHECK(open_error(folder.path / "t") ==
+  const tests::Scratch folder("trace");
+  write_small(folder / "t", {.half = false, .workers_per_file = 2});
+  edit_manifest(folder / "t", [](Json& m) { m["forward_time_s"] = {0.25, 0.5}; });
+  CHECK(*Trace::open(folder / "t").info().forward_time_s == 0.75);
+  edit_manifest(folder / "t", [](Json& m) { m["files"][1]["workers"] = {1, 2}; });
+  CHECK(open_error(folder / "t") ==
         "T/trace.json: /files/1: expected every iteration and worker in one file, found position 0, worker 1 also in /files/0");
 }
 
 TEST_CASE("Random damage to manifest or header is an error in one line or harmless") {
-  Folder folder;
-  const fs::path trace = folder.path / "t";
+  const tests::Scratch folder("trace");
+  const fs::path trace = folder / "t";
   write_small(trace, {.half = true, .workers_per_file = 0});
   const std::string manifest = read_file(trace / "trace.json"), data = read_file(trace / "workers.safetensors");
   Random random(stream_key(1, "damage"));
@@ -469,38 +457,38 @@ TEST_CASE("Random damage to manifest or header is an error in one line or harmle
 }
 
 TEST_CASE("Changed bytes are found by their checksum") {
-  Folder folder;
-  write_small(folder.path / "t");
-  const fs::path file = folder.path / "t" / "workers.safetensors";
+  const tests::Scratch folder("trace");
+  write_small(folder / "t");
+  const fs::path file = folder / "t" / "workers.safetensors";
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekp(-3, std::ios::end);
   stream.put('\x7f');
   stream.close();
-  const Trace trace = Trace::open(folder.path / "t");
-  const std::string expected = load_json(folder.path / "t" / "trace.json")["files"][0]["sha256"].get<std::string>();
+  const Trace trace = Trace::open(folder / "t");
+  const std::string expected = load_json(folder / "t" / "trace.json")["files"][0]["sha256"].get<std::string>();
   CHECK(error_of([&] { trace.verify_checksums(); }) ==
         file.string() + ": expected SHA-256 " + expected + " as trace.json says, found " + sha256_hex_of_file(file));
 }
 
 TEST_CASE("NaN and infinity are counted and the first is named") {
   for (const bool half : {false, true}) {
-    Folder folder;
-    write_small(folder.path / "t", {.half = half, .workers_per_file = 0}, [](std::vector<float>& g, std::int64_t t, std::int64_t w) {
+    const tests::Scratch folder("trace");
+    write_small(folder / "t", {.half = half, .workers_per_file = 0}, [](std::vector<float>& g, std::int64_t t, std::int64_t w) {
       if (t == 1 && w == 1) g[7] = std::numeric_limits<float>::quiet_NaN();
       if (t == 1 && w == 2) g[0] = -std::numeric_limits<float>::infinity();
       if (t == 1 && w == 2) g[1] = std::numeric_limits<float>::quiet_NaN();
     });
-    const Trace trace = Trace::open(folder.path / "t");
+    const Trace trace = Trace::open(folder / "t");
     CHECK(error_of([&] { trace.verify_finite(); }) ==
-          (folder.path / "t" / "workers.safetensors").string() +
+          (folder / "t" / "workers.safetensors").string() +
               ": iteration 8, worker 1, layer b, element 1: expected finite gradients, found nan first, in all 2 NaN and 1 infinite");
   }
 }
 
 TEST_CASE("The report gives norms, shares and cosines") {
-  Folder folder;
+  const tests::Scratch folder("trace");
   // Worker 0 and 1 point the same way, worker 2 is orthogonal to both; layer a holds 9 / 25 of the energy of worker 0.
-  write_small(folder.path / "t", {}, [](std::vector<float>& g, std::int64_t, std::int64_t w) {
+  write_small(folder / "t", {}, [](std::vector<float>& g, std::int64_t, std::int64_t w) {
     std::fill(g.begin(), g.end(), 0.0F);
     if (w == 2) {
       g[1] = 5;
@@ -509,7 +497,7 @@ TEST_CASE("The report gives norms, shares and cosines") {
       g[9] = w == 0 ? 4.0F : 8.0F;
     }
   });
-  const Json report = trace_report(Trace::open(folder.path / "t"));
+  const Json report = trace_report(Trace::open(folder / "t"));
   CHECK(report["gradient_norm_mean"].get<double>() == Approx(20.0 / 3));
   CHECK(report["worker_cosine"].get<double>() == Approx(1.0 / 3));
   CHECK(report["gradient_norm_variation"].get<double>() == Approx(std::sqrt(25.0 / 3) / (20.0 / 3)));
@@ -523,18 +511,18 @@ TEST_CASE("The report gives norms, shares and cosines") {
 }
 
 TEST_CASE("The report gives tail index, kurtosis and share of the largest") {
-  const Folder folder;
+  const tests::Scratch folder("trace");
   // Layer a: magnitudes with P(|x| > y) = y^-2, alternating signs; layer b: +-0.5, half of them zero.
   std::vector<float> values;
   for (int i = 0; i < 5000; ++i)
     values.push_back(static_cast<float>((i % 2 == 0 ? 1 : -1) * std::pow((static_cast<double>(i * 2999 % 5000) + 0.5) / 5000, -0.5)));
   for (int i = 0; i < 5000; ++i) values.push_back(i % 2 == 0 ? 0.0F : i % 4 == 1 ? 0.5F : -0.5F);
-  write_trace(folder.path / "t",
+  write_trace(folder / "t",
               parse_json(R"({"schema_version":1,"name":"tails","gradients":10000,"workers":1,"iterations":[0],
         "layers":[{"name":"a","shape":[5000],"offset":0,"size":5000},{"name":"b","shape":[5000],"offset":5000,"size":5000}]})",
                          "tails"),
               [&](std::int64_t, std::int64_t) { return std::span<const float>(values); });
-  const Json layers = trace_report(Trace::open(folder.path / "t"))["layers"];
+  const Json layers = trace_report(Trace::open(folder / "t"))["layers"];
   CHECK(layers[0]["tail_index"].get<double>() == Approx(2).epsilon(0.1));
   CHECK(layers[0]["kurtosis"].get<double>() > 20);
   CHECK(layers[0]["top_share"].get<double>() == 1);
