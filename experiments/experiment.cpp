@@ -122,8 +122,9 @@ using Point = std::map<std::string, AxisValue>;
 /// Calls `visit` for every point of the product; the last axis moves fastest.
 template <typename Visit>
 void for_each_point(const Json& document, const Visit& visit) {
-  static const std::vector<std::string> axes = {"trace", "sparsifier", "density", "workers",    "captured_workers", "expansion",
-                                                "seed",  "platform",   "profile", "all_gather", "all_reduce",       "broadcast"};
+  static const std::vector<std::string> axes = {"trace",      "sparsifier", "density",   "workers",        "captured_workers",
+                                                "expansion",  "seed",       "platform",  "profile",        "all_gather",
+                                                "all_reduce", "broadcast",  "placement", "value_encoding", "index_encoding"};
   std::vector<std::vector<AxisValue>> values;
   for (const std::string& key : axes) values.push_back(axis(document, key));
   std::vector<std::size_t> at(axes.size(), 0);
@@ -211,6 +212,12 @@ fs::path find_experiment(const std::string& name_or_path) {
   const fs::path ready_made = data_directory() / "experiments" / (name_or_path + ".json");
   if (path_exists(ready_made)) return ready_made;
   throw InputError(name_or_path, "", "an experiment file, or one of the ready-made " + join(experiment_names()), "no such file");
+}
+
+platforms::Platform Experiment::platform_of(const RunPoint& run) const {
+  platforms::Platform platform = platforms.at(run.platform);
+  if (run.placement != "platform") platform.placement = platforms::Placement::from_text(run.placement);
+  return platform;
 }
 
 Experiment Experiment::load(const fs::path& path) {
@@ -315,6 +322,10 @@ Experiment Experiment::load(const fs::path& path) {
       const traces::ExpansionOptions expansion{options.expansion, options.workers, options.captured, options.seed};
       method = at_pointer(point.at("expansion"), [&] { return traces::choose_expansion(trace, expansion); }).method;
     }
+    // Dense gradients travel as they are, whatever the encoding of selected ones.
+    const std::string value_encoding = dense ? "fp32" : point.at("value_encoding").value.get<std::string>();
+    const std::string index_encoding = dense ? "as_sent" : point.at("index_encoding").value.get<std::string>();
+    replay.options.index_gaps = index_encoding == "delta";
     replay.identity = {{"kind", "replay"},
                        {"trace_sha256", trace.content_sha256()},
                        {"sparsifier", options.sparsifier},
@@ -328,13 +339,14 @@ Experiment Experiment::load(const fs::path& path) {
                        {"iterations", options.iterations},
                        {"error_feedback", options.error_feedback},
                        {"lr_in_accumulator", options.lr_in_accumulator}};
+    if (options.index_gaps) replay.identity["index_gaps"] = true;  // its records say more
     replay.key = short_hash(replay.identity);
 
     RunPoint run;
     if (method != "captured") {
       SelfCheckPoint check{trace_name, options, replay.identity, {}};
       check.identity["kind"] = "self_check";
-      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations"}) check.identity.erase(key);
+      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations", "index_gaps"}) check.identity.erase(key);
       check.key = short_hash(check.identity);
       const auto [place, is_new] = self_check_of.try_emplace(check.key, experiment.self_checks.size());
       if (is_new) experiment.self_checks.push_back(check);
@@ -350,10 +362,23 @@ Experiment Experiment::load(const fs::path& path) {
     at_pointer(point.at("workers"), [&] { experiment.platforms.at(run.platform).check_workers(options.workers); });
     compute_times(document, trace, file, run);
     run.timeline.extrapolate_profile = document.at("extrapolate_profile").get<bool>();
-    run.timeline.collectives.all_gather = text("all_gather");
-    run.timeline.collectives.all_reduce = text("all_reduce");
-    run.timeline.collectives.broadcast = text("broadcast");
     run.network = document.at("network").get<std::string>();
+    if (run.network == "nccl") {
+      // NCCL chooses for itself: the experiment's algorithms make no difference.
+      if (!experiment.platforms.at(run.platform).document.contains("nccl"))
+        throw InputError(file, point.at("platform").pointer, "a platform with the key nccl, as network is nccl",
+                         brief(point.at("platform").value));
+    } else {
+      run.timeline.collectives.all_gather = text("all_gather");
+      run.timeline.collectives.all_reduce = text("all_reduce");
+      run.timeline.collectives.broadcast = text("broadcast");
+    }
+    run.value_encoding = value_encoding;
+    run.index_encoding = index_encoding;
+    run.wire = sim::WireFormat::from_text(value_encoding, index_encoding);
+    run.placement = text("placement");
+    // As it is in the end: the platform's own by name is the same run as by "platform".
+    run.placement = at_pointer(point.at("placement"), [&] { return experiment.platform_of(run).placement.text(); });
     run.identity = replay.identity;
     run.identity["kind"] = "run";
     run.identity["platform_sha256"] = experiment.platforms.at(run.platform).sha256;
@@ -366,6 +391,9 @@ Experiment Experiment::load(const fs::path& path) {
     run.identity["all_reduce"] = run.timeline.collectives.all_reduce;
     run.identity["broadcast"] = run.timeline.collectives.broadcast;
     run.identity["network"] = run.network;
+    run.identity["value_encoding"] = run.value_encoding;
+    run.identity["index_encoding"] = run.index_encoding;
+    run.identity["placement"] = run.placement;
     // It stands in the result, so a result that was asked for otherwise is another one.
     run.identity["expansion_requested"] = options.expansion;
     run.key = short_hash(run.identity);

@@ -12,6 +12,7 @@
 #include "platforms/platform.hpp"
 #include "sim/replay.hpp"
 #include "sim/timeline.hpp"
+#include "sim/wire_format.hpp"
 #include "traces/trace.hpp"
 
 namespace sparscale::experiments {
@@ -40,6 +41,9 @@ struct RunPoint {
   sim::TimelineOptions timeline;
   std::string compute_origin;
   std::string network;
+  sim::WireFormat wire;
+  std::string value_encoding, index_encoding;  // the same as text
+  std::string placement;                       // as text
   Json identity;
   std::string key;  // the run_id
 };
@@ -53,6 +57,9 @@ struct Experiment {
   std::vector<ReplayPoint> replays;
   std::vector<SelfCheckPoint> self_checks;
   std::vector<RunPoint> runs;  // in the order of the product, each once
+
+  /// The platform of a run with the run's placement.
+  platforms::Platform platform_of(const RunPoint& run) const;
 
   /// Loads an experiment, opens what it names (traces with their checksums verified) and forms the product. Errors: InputError with file
   /// and JSON pointer.

@@ -97,19 +97,22 @@ const std::vector<Column>& result_columns() {
       {"metric_group", "", "selection, time or traffic"},
       {"trace", "", "trace name"},
       {"sparsifier", "", "as in 'sparscale list sparsifiers'"},
-      {"parameters", "", "the sparsifier's parameters that differ from their defaults, compact JSON"},
+      {"parameters", "", "the sparsifier's parameters and the encodings that differ from their defaults, compact JSON"},
       {"density", "", "wanted fraction of gradients"},
       {"workers", "", "n"},
       {"captured_workers", "", "captured workers used"},
       {"expansion", "", "how the workers were made: captured, boot or hybrid"},
       {"expansion_requested", "", "what the experiment asked for: auto or one of them"},
       {"validated", "", "true inside the range that expansion was compared with captured workers"},
-      {"platform", "", "platform name"},
+      {"platform", "", "platform name, with the placement in brackets where it is not the platform's own"},
       {"profile", "", "kernel profile name"},
       {"network", "", "network back-ends that timed the collectives, joined by +; none when nothing was sent"},
-      {"all_gather", "", "algorithm of the all-gathers"},
+      {"all_gather", "", "algorithm of the all-gathers; of all three, nccl where it is NCCL's choice"},
       {"all_reduce", "", "algorithm of the all-reduces"},
       {"broadcast", "", "algorithm of the broadcasts"},
+      {"placement", "", "which worker runs on which device: consecutive, round_robin, random:SEED"},
+      {"value_encoding", "", "how float32 values travel"},
+      {"index_encoding", "", "how indices travel"},
       {"seed", "", "seed of the replay"},
       {"counts_origin", "", "captured (n <= W) or projected (n > W)"},
       {"kernel_times_origin", "", "measured or modelled, and whether extrapolated"},
@@ -150,7 +153,7 @@ const std::vector<Column>& result_columns() {
 }
 
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
-                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times) {
+                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire) {
   const ReplayPoint& replay = experiment.replays.at(run.replay);
   Json expansion = replay_expansion;
   if (sim::find_sparsifier(replay.options.sparsifier).dense) {
@@ -200,6 +203,13 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   if (profile.origin() != "measured")
     warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
 
+  if (wire.values)
+    warnings.push_back("values travel as " + run.value_encoding +
+                       ": casts are charged, what the rounding does to training is not looked at");
+  if (wire.indices && run.index_encoding != "int64")
+    warnings.push_back("indices travel as " + run.index_encoding + ": the time of packing and unpacking them is not charged");
+  if (wire.delta_bound) warnings.push_back("some delta-coded lists are not known: their lengths are bounds from above");
+
   Json key;
   key["trace"] = trace.name;
   key["sparsifier"] = replay.options.sparsifier;
@@ -210,12 +220,20 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["expansion"] = expansion.at("method");
   key["expansion_requested"] = replay.options.expansion;
   key["validated"] = expansion.at("validated");
-  key["platform"] = experiment.platforms.at(run.platform).name;
+  // An encoding belongs to the exchange and a placement to the machine: curves and tables go by these names.
+  if (run.value_encoding != "fp32") key["parameters"]["value_encoding"] = run.value_encoding;
+  if (run.index_encoding != "as_sent") key["parameters"]["index_encoding"] = run.index_encoding;
+  const platforms::Platform& platform = experiment.platforms.at(run.platform);
+  key["platform"] = platform.name + (run.placement == platform.placement.text() ? "" : " (" + run.placement + ")");
+  key["placement"] = run.placement;
+  key["value_encoding"] = run.value_encoding;
+  key["index_encoding"] = run.index_encoding;
   key["profile"] = profile.name();
   key["network"] = networks.empty() ? "none" : join({networks.begin(), networks.end()}, "+");
-  key["all_gather"] = run.timeline.collectives.all_gather;
-  key["all_reduce"] = run.timeline.collectives.all_reduce;
-  key["broadcast"] = run.timeline.collectives.broadcast;
+  const auto algorithm = [&](const std::string& name) { return run.network == "nccl" ? "nccl" : name; };
+  key["all_gather"] = algorithm(run.timeline.collectives.all_gather);
+  key["all_reduce"] = algorithm(run.timeline.collectives.all_reduce);
+  key["broadcast"] = algorithm(run.timeline.collectives.broadcast);
   key["seed"] = replay.options.seed;
   key["counts_origin"] = projected ? "projected" : "captured";
   key["kernel_times_origin"] = profile.origin() + (extrapolated ? ", extrapolated" : "");

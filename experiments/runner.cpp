@@ -107,13 +107,15 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
       self_check =
           load_json(replay_header(directory, experiment.self_checks.at(static_cast<std::size_t>(run.self_check)).key)).at("self_check");
     const kernels::Profile& profile = experiment.profiles.at(run.profile);
-    const std::unique_ptr<sim::Network> network =
-        sim::make_network(run.network, experiment.platforms.at(run.platform), replay.options.workers);
+    const std::unique_ptr<sim::Network> network = sim::make_network(run.network, experiment.platform_of(run), replay.options.workers);
     sim::Timeline timeline(profile, *network, run.timeline);
     std::vector<sim::IterationTime> times;
     times.reserve(records.size());
-    for (const Json& record : records) times.push_back(timeline.time(record));
-    const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times);
+    const auto gradients = static_cast<std::uint64_t>(experiment.traces.at(replay.trace).gradients());
+    sim::WireUse wire;
+    for (const Json& record : records)
+      times.push_back(run.wire.is_plain() ? timeline.time(record) : timeline.time(sim::encoded_record(record, run.wire, gradients, wire)));
+    const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times, wire);
     write_file_atomic(run_file(directory, run.key), document.dump(1) + "\n");
   }
 }
@@ -199,6 +201,12 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
     for (const auto& [name, platform] : experiment.platforms) inputs["platform " + name] = platform.sha256;
     for (const auto& [name, profile] : experiment.profiles) inputs["profile " + name] = profile.content_sha256();
     value["inputs_sha256"] = inputs;
+    Json placements = Json::object();  // of every platform, those of its runs
+    for (const RunPoint& run : experiment.runs) {
+      Json& list = placements[run.platform];
+      if (std::find(list.begin(), list.end(), Json(run.placement)) == list.end()) list.push_back(run.placement);
+    }
+    value["placements"] = placements;
     return value;
   }();
   write_file_atomic(directory / "experiment.json", experiment.effective.dump(1) + "\n");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
@@ -63,14 +64,20 @@ Json CollectiveCall::to_json() const {
   Json json = {{"op", operation_name(operation)}, {"payload", payload}, {"dtype", dtype}, {"bytes", bytes_to_json(bytes)}};
   if (!bytes_unpadded.empty()) json["bytes_unpadded"] = bytes_to_json(bytes_unpadded);
   if (operation == Operation::broadcast) json["root"] = root;
+  if (entry_index_bytes > 0) json["entry"] = {entry_index_bytes, entry_value_bytes};
+  if (index_range > 0) json["index_range"] = index_range;
+  if (!delta_bytes.empty()) json["delta_bytes"] = delta_bytes;
   return json;
 }
 
 CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers) {
   if (!json.is_object()) throw InputError("exchange call", "an object", brief(json));
+  static constexpr std::array<std::string_view, 9> keys = {"op",   "payload", "dtype",       "bytes",      "bytes_unpadded",
+                                                           "root", "entry",   "index_range", "delta_bytes"};
   for (const auto& [key, value] : json.items())
-    if (key != "op" && key != "payload" && key != "dtype" && key != "bytes" && key != "bytes_unpadded" && key != "root")
-      throw InputError("exchange call", "the keys op, payload, dtype, bytes, bytes_unpadded, root", "the unknown key \"" + key + "\"");
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      throw InputError("exchange call", "the keys op, payload, dtype, bytes, bytes_unpadded, root, entry, index_range, delta_bytes",
+                       "the unknown key \"" + key + "\"");
   CollectiveCall call;
   call.operation = operation_from_name(text_from_json(json, "op"));
   call.payload = text_from_json(json, "payload");
@@ -86,6 +93,19 @@ CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers)
     if (!root.is_number_integer() || root.get<std::int64_t>() < 0 || root.get<std::int64_t>() >= workers)
       throw InputError("exchange call /root", "a worker, 0 to " + std::to_string(workers - 1), brief(root));
     call.root = root.get<std::int64_t>();
+  }
+  if (json.contains("entry")) {
+    const std::vector<std::uint64_t> entry = bytes_from_json(json, "entry", 2);
+    if (entry.size() != 2 || entry[0] == 0 || entry[1] == 0)
+      throw InputError("exchange call /entry", "bytes of an index and of a value, both above 0", brief(json.at("entry")));
+    call.entry_index_bytes = entry[0];
+    call.entry_value_bytes = entry[1];
+  }
+  if (json.contains("index_range")) call.index_range = bytes_from_json(json, "index_range", 1).front();
+  if (json.contains("delta_bytes")) {
+    const std::int64_t lists = call.operation == Operation::broadcast ? 1 : workers;
+    call.delta_bytes = bytes_from_json(json, "delta_bytes", lists);
+    call.delta_bytes.resize(static_cast<std::size_t>(lists), call.delta_bytes.front());
   }
   return call;
 }

@@ -27,8 +27,18 @@ struct CollectiveCall {
   /// Padded all-gather only: what each worker would hand in without padding (one per worker); empty elsewhere.
   std::vector<std::uint64_t> bytes_unpadded;
   std::int64_t root = 0;  // broadcast only
+  /// Payload values whose entries carry their index as well: bytes of the index and of the value of one entry. 0: values alone.
+  std::uint64_t entry_index_bytes = 0, entry_value_bytes = 0;
+  /// How many gradients the indices are taken from, when not all N: those of a tensor, of a region. 0: all.
+  std::uint64_t index_range = 0;
+  /// Payload indices: bytes of each list (one per worker; one of a broadcast) when the distances between its indices are written with
+  /// LEB128 (wire_format.hpp); empty when it was not asked for or the list is not known.
+  std::vector<std::uint64_t> delta_bytes;
+  /// Payload indices: the lists are what the workers selected, in order. Not written.
+  bool lists_are_selections = true;
 
-  /// {op, payload, dtype, bytes[, bytes_unpadded][, root]}; bytes is a number when all workers have the same.
+  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes]}; bytes is a number when all workers have
+  /// the same, entry is [index bytes, value bytes].
   Json to_json() const;
   static CollectiveCall from_json(const Json& json, std::int64_t workers);
   /// Bytes of every worker, n of them.

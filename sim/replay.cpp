@@ -13,6 +13,7 @@
 #include "base/machine.hpp"
 #include "kernels/kernels.hpp"
 #include "sim/sparsifier.hpp"
+#include "sim/wire_format.hpp"
 
 namespace sparscale::sim {
 namespace {
@@ -252,7 +253,8 @@ struct Replay::State : public AccumulatorView {
                                                     std::accumulate(energy.begin(), energy.end(), 0.0));
     }
     json["exchange"] = Json::array();
-    for (const CollectiveCall& call : selection.exchange) json["exchange"].push_back(call.to_json());
+    const Exchange exchange = options.index_gaps && !selection.everything ? with_delta_bytes(selection) : selection.exchange;
+    for (const CollectiveCall& call : exchange) json["exchange"].push_back(call.to_json());
     json["work"] = work_to_json(selection.work, n);
     for (const auto& [key, value] : selection.details.items()) json[key] = value;
     if (options.hashes) {
@@ -262,6 +264,36 @@ struct Replay::State : public AccumulatorView {
       json["union_sha256"] = selection.everything ? hash_of_everything() : sha256_hex_of_indices(selection.exchanged);
     }
     return json;
+  }
+
+  // Adds the lengths of delta-coded lists where the calls of payload indices carry, one after the other, exactly what was selected.
+  static Exchange with_delta_bytes(const Selection& selection) {
+    Exchange exchange = selection.exchange;
+    const std::size_t n = selection.selected.size();
+    std::vector<std::size_t> done(n, 0);  // how many of a worker's indices earlier calls have carried
+    for (CollectiveCall& call : exchange) {
+      const bool gather = call.operation == Operation::all_gather, broadcast = call.operation == Operation::broadcast;
+      if (call.payload != "indices" || !call.lists_are_selections || !(gather || broadcast)) continue;
+      const std::uint64_t width = call.dtype == "int64" ? 8 : 4;
+      const std::vector<std::uint64_t> sizes = call.bytes_of_all(static_cast<std::int64_t>(n), true);
+      // The worker that broadcasts, or every one.
+      std::vector<std::uint64_t> lengths;
+      for (std::size_t worker = broadcast ? static_cast<std::size_t>(call.root) : 0; worker < n; ++worker) {
+        const std::vector<Index>& own = selection.selected[worker];
+        const std::size_t count = sizes[worker] / width;
+        if (count > own.size() - done[worker]) return selection.exchange;
+        lengths.push_back(delta_bytes_of(std::span(own).subspan(done[worker], count)));
+        if (!broadcast) done[worker] += count;
+        if (broadcast) {
+          for (std::size_t& other : done) other += count;  // all have the same list
+          break;
+        }
+      }
+      call.delta_bytes = std::move(lengths);
+    }
+    for (std::size_t worker = 0; worker < n; ++worker)
+      if (done[worker] != 0 && done[worker] != selection.selected[worker].size()) return selection.exchange;
+    return exchange;
   }
 
   static Json number_or_null(double number) { return std::isfinite(number) ? Json(number) : Json(); }

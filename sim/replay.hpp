@@ -29,7 +29,8 @@ struct ReplayOptions {
   bool error_feedback = true;      // false: a = g
   bool lr_in_accumulator = false;  // a = e + lr * g
   bool hashes = false;
-  bool norms = true;  // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
+  bool index_gaps = false;  // delta_bytes in the exchange: how long the lists of indices are when their distances are written
+  bool norms = true;        // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
   std::string kernels = "auto";
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
   /// Called for each worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it becomes a residual.

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "base/json.hpp"
 #include "sim/exchange.hpp"
 
 namespace sparscale::sim {
@@ -16,15 +18,30 @@ struct WireFormat {
 
   /// "fp32", "fp16" or "bf16" and "as_sent", "int64", "int32", "bitmap" or "delta". Errors: InputError.
   static WireFormat from_text(const std::string& value, const std::string& index);
+  /// What the sparsifier sends, unchanged.
+  bool is_plain() const { return value == Value::fp32 && index == Index::as_sent; }
 };
 
-/// Bytes of `selected` indices out of `gradients`: 8 or 4 each; bitmap: a bit per gradient; delta: log2(gradients / selected) + 2 bits per
-/// index, what variable-length coded distances take (modelled). Errors: InputError when int32 cannot count the gradients or more are
-/// selected than there are.
-std::uint64_t index_bytes(WireFormat::Index index, std::uint64_t selected, std::uint64_t gradients);
+/// Bytes of ascending indices when the first one, and from then on the distance to the one before minus 1, are written with 7 bits a byte
+/// (LEB128). Cost O(size).
+std::uint64_t delta_bytes_of(std::span<const std::int64_t> indices);
 
-/// The exchange with its calls of payload indices (int32, int64) and of payload values (float32) rewritten. Dense gradients, counts and
-/// plans stay as they are. Errors: as index_bytes.
-Exchange encoded(Exchange exchange, const WireFormat& format, std::uint64_t gradients);
+/// Bytes of `selected` indices out of `range` gradients: 8 or 4 each; bitmap: a bit per gradient; delta: the most that delta_bytes_of can
+/// give for so many indices. Errors: InputError when int32 cannot count the gradients or more are selected than there are.
+std::uint64_t index_bytes(WireFormat::Index index, std::uint64_t selected, std::uint64_t range);
+
+/// Lengths of delta-coded lists in encoded records: from the indices themselves, or bounds from above.
+struct WireUse {
+  bool values = false, indices = false;            // whether anything was rewritten
+  bool delta_actual = false, delta_bound = false;  // which lengths were used
+};
+
+/// A replay record as it would be with this wire format: its exchange and its kernel work, nothing else. Indices (int32, int64) and entries
+/// that carry their index are recoded, float32 values halved for fp16 and bf16. A padded all-gather pads to the longest of the recoded
+/// blocks. Delta-coded lists have lengths that only their owner knows: a call of payload counts with 8 bytes each is put before them where
+/// none stands there. Halving is charged as kernel cast_half of what is handed in before the call, and of what arrives after it; coding of
+/// indices is not charged. Dense gradients, counts, plans and blocks stay as they are. `gradients`: N. Errors: as index_bytes; InputError
+/// for a bitmap where an exchange gathers several lists and does not say which gradients each is from.
+Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t gradients, WireUse& use);
 
 }  // namespace sparscale::sim

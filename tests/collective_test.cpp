@@ -7,7 +7,6 @@
 
 #include "base/error.hpp"
 #include "base/random.hpp"
-#include "sim/wire_format.hpp"
 #include "tests/catch.hpp"
 
 using namespace sparscale;
@@ -343,40 +342,4 @@ TEST_CASE("A collective call reads back as it was written") {
   refused(R"([1])");
   for (const Operation operation : {Operation::all_gather, Operation::all_reduce, Operation::reduce_scatter, Operation::broadcast})
     CHECK(operation_from_name(operation_name(operation)) == operation);
-}
-
-TEST_CASE("Indices and values on the wire take the bytes of their format") {
-  using Index = WireFormat::Index;
-  CHECK(index_bytes(Index::int64, 1000, 1000000) == 8000);
-  CHECK(index_bytes(Index::int32, 1000, 1000000) == 4000);
-  CHECK(index_bytes(Index::bitmap, 1000, 1000001) == 125001);
-  CHECK(index_bytes(Index::delta, 1024, 1048576) == 1024 * 12 / 8);  // 10 + 2 bits each
-  CHECK(index_bytes(Index::delta, 0, 1048576) == 0);
-  CHECK_THROWS_AS(index_bytes(Index::int32, 1, std::uint64_t{1} << 32), InputError);
-  CHECK_THROWS_AS(index_bytes(Index::int64, 11, 10), InputError);
-  CollectiveCall counts, indices, values, gradient;
-  counts.payload = "counts";
-  counts.dtype = "int64";
-  counts.bytes = {8};
-  indices.payload = "indices";
-  indices.dtype = "int64";
-  indices.bytes = {800, 800};
-  indices.bytes_unpadded = {800, 16};
-  values.payload = "values";
-  gradient.payload = "gradient";
-  values.dtype = gradient.dtype = "float32";
-  values.bytes = gradient.bytes = {400};
-  const Exchange coded = encoded({counts, indices, values, gradient}, WireFormat::from_text("bf16", "int32"), 1000);
-  CHECK(coded[0].to_json() == counts.to_json());
-  CHECK(coded[1].bytes == std::vector<std::uint64_t>{400, 400});
-  CHECK(coded[1].bytes_unpadded == std::vector<std::uint64_t>{400, 8});
-  CHECK(coded[1].dtype == "int32");
-  CHECK(coded[2].bytes == std::vector<std::uint64_t>{200});
-  CHECK(coded[2].dtype == "bfloat16");
-  CHECK(coded[3].to_json() == gradient.to_json());
-  const Exchange same = encoded({indices, values}, WireFormat::from_text("fp32", "as_sent"), 1000);
-  CHECK(same[0].to_json() == indices.to_json());
-  CHECK(same[1].to_json() == values.to_json());
-  CHECK_THROWS_AS(WireFormat::from_text("fp8", "int32"), InputError);
-  CHECK_THROWS_AS(WireFormat::from_text("fp16", "int16"), InputError);
 }

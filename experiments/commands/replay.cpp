@@ -96,6 +96,7 @@ void add_replay_command(CLI::App& program) {
   command->add_flag("--no-error-feedback", options->no_error_feedback, "The accumulator is the bare gradient");
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");
   command->add_flag("--hashes", options->replay.hashes, "Add SHA-256 of every selection to the records");
+  command->add_flag("--index-gaps", options->replay.index_gaps, "Add the lengths of delta-coded index lists to the exchange");
   command->add_flag("--no-verify", options->no_verify, "Do not compare the trace with its checksums first");
   command->add_option("--measure", options->profile,
                       "Time the kernels on the accumulators of sampled workers and iterations; file for the kernel profile");

@@ -213,7 +213,10 @@ class ByPieces : public Sparsifier {
       all.residual = one.residual;
       for (std::size_t worker = 0; worker < one.selected.size(); ++worker) append(all.selected[worker], one.selected[worker]);
       append(all.exchanged, one.exchanged);
-      for (const CollectiveCall& call : one.exchange) all.exchange.push_back(call);
+      for (const CollectiveCall& call : one.exchange) {
+        all.exchange.push_back(call);
+        if (call.index_range == 0) all.exchange.back().index_range = static_cast<std::uint64_t>(pieces_[p].size());
+      }
       for (std::size_t worker = 0; worker < all.work.size() && !one.work.empty(); ++worker)
         for (KernelWork work : one.work[one.work.size() == 1 ? 0 : worker]) {
           work.before_call += calls;

@@ -88,7 +88,12 @@ class GTopK : public Sparsifier {
     const std::uint64_t message = entry_bytes_ * static_cast<std::uint64_t>(k);
     CollectiveCall tree = all_reduce("values", entry_bytes_ == 16 ? "float64" : "float32", message);
     tree.operation = Operation::reduce;
-    selection.exchange = {tree, broadcast("values", tree.dtype, message, 0)};
+    tree.entry_value_bytes = entry_bytes_ == 16 ? 8 : 4;
+    tree.entry_index_bytes = entry_bytes_ - tree.entry_value_bytes;
+    CollectiveCall back = broadcast("values", tree.dtype, message, 0);
+    back.entry_value_bytes = tree.entry_value_bytes;
+    back.entry_index_bytes = tree.entry_index_bytes;
+    selection.exchange = {tree, back};
     selection.contribution = Contribution::at_own_and_exchanged;
     selection.work = work.take();
     selection.details["rounds"] = n > 1 ? static_cast<Index>(std::bit_width(static_cast<std::uint64_t>(n - 1))) : 0;

@@ -183,7 +183,9 @@ class OkTopk : public Sparsifier {
 
   // Entries to other workers: index and value are posted together, so one call carries both.
   static void append_entries(Exchange& exchange, const std::vector<Index>& entries) {
-    exchange.push_back(all_to_all("values", "float32", bytes_of(entries, 8)));
+    CollectiveCall call = all_to_all("values", "float32", bytes_of(entries, 8));
+    call.entry_index_bytes = call.entry_value_bytes = 4;
+    exchange.push_back(std::move(call));
   }
 
   // The all-gather of the regions' results. Balancing deals the joined list out again in equal, contiguous parts.
@@ -214,6 +216,12 @@ class OkTopk : public Sparsifier {
     const auto gather = [&](const char* payload, const char* dtype, std::uint64_t each) {
       CollectiveCall call = all_gather(payload, dtype, 0);
       call.bytes = bytes_of(held, each);
+      if (each == 8) call.entry_index_bytes = call.entry_value_bytes = 4;
+      call.lists_are_selections = false;
+      // Without balancing a list is from one region, so no bitmap is longer than that of the largest.
+      Index range = balance ? shape_.gradients : 0;
+      for (std::int64_t region = 0; region < n; ++region) range = std::max(range, region_of(region).second - region_of(region).first);
+      call.index_range = static_cast<std::uint64_t>(range);
       exchange.push_back(std::move(call));
     };
     if (variant_.two_gathers) {

@@ -58,8 +58,13 @@ class OmniReduce : public Sparsifier {
     // One n-th of the blocks is a worker's own to aggregate.
     for (std::uint64_t& own : bytes) own = own * static_cast<std::uint64_t>(n - 1) / static_cast<std::uint64_t>(n);
     to_aggregators.bytes = bytes;
-    selection.exchange = {
-        to_aggregators, all_gather("values", "float32", (union_bytes + static_cast<std::uint64_t>(n) - 1) / static_cast<std::uint64_t>(n))};
+    CollectiveCall back =
+        all_gather("values", "float32", (union_bytes + static_cast<std::uint64_t>(n) - 1) / static_cast<std::uint64_t>(n));
+    for (CollectiveCall* const call : {&to_aggregators, &back}) {
+      call->entry_index_bytes = 4;
+      call->entry_value_bytes = 4 * static_cast<std::uint64_t>(block_);
+    }
+    selection.exchange = {to_aggregators, back};
     selection.details["blocks"] = blocks;
     selection.details["blocks_sent"] = counts_of(sent);
     selection.details["blocks_union"] = static_cast<Index>(united.size());
