@@ -64,6 +64,7 @@ _KNOWN = {name: Look(label, colour, marker, hatch) for name, label, colour, mark
     ("sidco", "SIDCo", GREEN, "o", "--"),
     ("accordion", "Accordion", BLUE, "v", "++"),
     ("oktopk", "Ok-Topk", GREEN, "X", "\\\\"),
+    ("topk_dsa", "TopkDSA", VERMILLION, "^", "|-"),
     ("omnireduce", "OmniReduce", BLUE, "s", "oo"),
     ("grace_topk", "GRACE Top-k", VERMILLION, "D", "/"),
     ("grace_threshold", "GRACE threshold", ORANGE, "s", "\\"),

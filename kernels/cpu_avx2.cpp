@@ -105,34 +105,68 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
   return found;
 }
 
+// A group of 64 sums is looked at as a whole; where one is not below the range, or where that is so often, they are read again from the
+// first-level cache.
+std::uint32_t mask_of(const float* values, const Range& range) {
+  const __m256i low = _mm256_packs_epi32(inside(values, range), inside(values + 8, range));
+  const __m256i high = _mm256_packs_epi32(inside(values + 16, range), inside(values + 24, range));
+  // Packing works in halves of a register: eight groups of four lanes, out of order.
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return static_cast<std::uint32_t>(_mm256_movemask_epi8(bytes));
+}
+// Four positions are written whether they are there or not, the rest in a loop that is hardly ever entered.
+std::size_t append_few(const float* values, const Range& range, std::uint32_t* out, std::size_t found, std::size_t i) {
+  std::uint64_t mask = mask_of(values + i, range) | static_cast<std::uint64_t>(mask_of(values + i + 32, range)) << 32;
+  std::uint32_t* place = out + found;
+  found += static_cast<std::size_t>(__builtin_popcountll(mask));
+  const auto next = [&](std::uint32_t * at) __attribute__((always_inline)) {
+    *at = static_cast<std::uint32_t>(i + _tzcnt_u64(mask));
+    mask = _blsr_u64(mask);
+  };
+  for (int sure = 0; sure < 4; ++sure) next(place++);
+  while (mask != 0) next(place++);
+  return found;
+}
+
 std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
                               std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
+  const __m256i below = _mm256_set1_epi32(static_cast<int>(lowest) - 1);  // keys are not negative as signed integers
   const __m256 factor = _mm256_set1_ps(scale);
-  const auto group = [&](std::size_t i, __m256i(&lanes)[4]) {
-    prefetch_32(gradient + i);
-    prefetch_32(accumulator + i);
-    for (std::size_t part = 0; part < 4; ++part) {
-      float* const place = accumulator + i + 8 * part;
-      const __m256 sum = _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i + 8 * part), _mm256_loadu_ps(place));
-      _mm256_storeu_ps(place, sum);
-      lanes[part] = inside(_mm256_castps_si256(sum), range);
+  const auto group = [&](std::size_t i) __attribute__((always_inline)) {
+    for (std::size_t half = 0; half < 64; half += 32) {
+      prefetch_32(gradient + i + half);
+      prefetch_32(accumulator + i + half);
     }
+    __m256i any = _mm256_setzero_si256();
+    for (std::size_t part = 0; part < 64; part += 8) {
+      float* const place = accumulator + i + part;
+      const __m256 sum = _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i + part), _mm256_loadu_ps(place));
+      _mm256_storeu_ps(place, sum);
+      any = _mm256_or_si256(any, _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(sum), range.magnitude), below));
+    }
+    return _mm256_testz_si256(any, any) == 0;
   };
   std::size_t found = 0, i = 0;
   while (i + kStretch <= size) {
     const std::size_t end = i + kStretch;
-    __m256i lanes[4];
-    if (is_dense(found, i)) {
-      for (; i < end; i += 32) {
-        group(i, lanes);
-        found = append(out, found, lanes, i);
+    if (found * 32 > i) {  // many
+      for (; i < end; i += 64) {
+        group(i);
+        for (std::size_t half = i; half < i + 64; half += 32) {
+          __m256i lanes[4];
+          for (std::size_t part = 0; part < 4; ++part) lanes[part] = inside(accumulator + half + 8 * part, range);
+          found = append(out, found, lanes, half);
+        }
+      }
+    } else if (found * 256 > i) {
+      for (; i < end; i += 64) {
+        group(i);
+        found = append_few(accumulator, range, out, found, i);
       }
     } else {
-      for (; i < end; i += 32) {
-        group(i, lanes);
-        if (!none(lanes)) found = append(out, found, lanes, i);
-      }
+      for (; i < end; i += 64)
+        if (group(i)) found = append_few(accumulator, range, out, found, i);
     }
   }
   for (; i < size; ++i) {

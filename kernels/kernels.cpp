@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -143,6 +144,10 @@ void check_offsets(std::span<const Index> offsets, std::size_t segments, std::si
   bool right = offsets.size() == segments + 1 && offsets.front() >= 0 && offsets.back() <= static_cast<Index>(size);
   for (std::size_t s = 0; right && s < segments; ++s) right = offsets[s] <= offsets[s + 1];
   if (!right) throw std::invalid_argument(std::string(what) + ": segments out of order or outside the values");
+}
+
+std::span<const float> segment(std::span<const float> values, std::span<const Index> offsets, std::size_t s) {
+  return values.subspan(static_cast<std::size_t>(offsets[s]), static_cast<std::size_t>(offsets[s + 1] - offsets[s]));
 }
 
 // The sums of one tile: lanes pairwise.
@@ -298,6 +303,34 @@ class CpuKernels final : public Kernels {
       topk_by_histogram(values, wanted, first, out);
     }
     indices.resize(old + wanted);
+  }
+
+  void topk_segments(std::span<const float> values, std::span<const Index> offsets, std::span<const Index> ks, Index first,
+                     std::vector<Index>& indices) const override {
+    check_offsets(offsets, ks.size(), values.size(), "topk_segments");
+    std::vector<std::size_t> starts{indices.size()};  // where each segment's indices go
+    for (std::size_t s = 0; s < ks.size(); ++s)
+      starts.push_back(starts.back() + static_cast<std::size_t>(std::clamp<Index>(ks[s], 0, offsets[s + 1] - offsets[s])));
+    indices.resize(starts.back());
+    over_segments(offsets, [&](const CpuKernels& kernels, std::size_t s, std::vector<Index>& found) {
+      found.clear();
+      kernels.topk(segment(values, offsets, s), ks[s], first + offsets[s], found, TopkMethod::automatic);
+      std::copy(found.begin(), found.end(), indices.begin() + static_cast<std::ptrdiff_t>(starts[s]));
+    });
+  }
+
+  void segment_norms(std::span<const float> values, std::span<const Index> offsets, std::span<double> out) const override {
+    check_offsets(offsets, out.size(), values.size(), "segment_norms");
+    over_segments(offsets, [&](const CpuKernels& kernels, std::size_t s, std::vector<Index>&) {
+      out[s] = kernels.l2_norm(segment(values, offsets, s));
+    });
+  }
+
+  void segment_moments(std::span<const float> values, std::span<const Index> offsets, std::span<Moments> out) const override {
+    check_offsets(offsets, out.size(), values.size(), "segment_moments");
+    over_segments(offsets, [&](const CpuKernels& kernels, std::size_t s, std::vector<Index>&) {
+      out[s] = kernels.moments(segment(values, offsets, s));
+    });
   }
 
   void accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,
@@ -525,6 +558,48 @@ class CpuKernels final : public Kernels {
     for (const std::exception_ptr& error : errors)
       if (error) std::rethrow_exception(error);
     return parts;
+  }
+
+  // work(kernels, s, scratch) for each segment: those large enough for all threads one after the other, by this object, then the others,
+  // each on one thread, whoever is free takes the next. What a segment gives does not depend on who does it.
+  template <typename Work>
+  void over_segments(std::span<const Index> offsets, const Work& work) const {
+    const std::size_t segments = offsets.size() - 1;
+    const auto size_of = [&](std::size_t s) { return static_cast<std::size_t>(offsets[s + 1] - offsets[s]); };
+    const std::size_t total = static_cast<std::size_t>(offsets.back() - offsets.front());
+    const std::size_t helpers = std::clamp<std::size_t>(total / kLeastPart, 1, threads_);
+    const auto is_large = [&](std::size_t s) { return helpers == 1 || size_of(s) >= threads_ * kLeastPart; };
+    std::vector<Index> scratch;
+    std::size_t small = 0;
+    for (std::size_t s = 0; s < segments; ++s) {
+      if (is_large(s))
+        work(*this, s, scratch);
+      else
+        ++small;
+    }
+    if (small == 0) return;
+    const CpuKernels alone(table_, 1);
+    std::atomic<std::size_t> next{0};
+    const auto run = [&](std::vector<Index>& own) {
+      for (std::size_t s = next++; s < segments; s = next++)
+        if (!is_large(s)) work(alone, s, own);
+    };
+    std::vector<std::exception_ptr> errors(helpers);
+    const auto guarded = [&](std::size_t helper) {
+      try {
+        std::vector<Index> own;
+        run(own);
+      } catch (...) {
+        errors[helper] = std::current_exception();
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t helper = 1; helper < std::min(helpers, small); ++helper) others.emplace_back(guarded, helper);
+      guarded(0);
+    }
+    for (const std::exception_ptr& error : errors)
+      if (error) std::rethrow_exception(error);
   }
 
   // False when the threshold selects nothing.
@@ -800,7 +875,9 @@ class CpuKernels final : public Kernels {
 bool supported(const std::string& name) {
 #ifdef SPARSCALE_X86
   __builtin_cpu_init();
-  if (name == "cpu.avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (name == "cpu.avx2")
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
   if (name == "cpu.avx512") return supported("cpu.avx2") && __builtin_cpu_supports("avx512f");
 #endif
   return name == "cpu.scalar";
@@ -814,10 +891,6 @@ std::vector<const CpuTable*> tables() {
     if (supported(wider->name)) found.push_back(wider);
 #endif
   return found;
-}
-
-std::span<const float> segment(std::span<const float> values, std::span<const Index> offsets, std::size_t s) {
-  return values.subspan(static_cast<std::size_t>(offsets[s]), static_cast<std::size_t>(offsets[s + 1] - offsets[s]));
 }
 
 }  // namespace

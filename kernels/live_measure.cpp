@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -11,89 +10,52 @@
 #include "kernels/profile.hpp"
 
 namespace sparscale::kernels {
-namespace {
 
-constexpr double kSample_s = 2e-4;  // shortest sample that the clock resolves well enough
-
-// Time follows from the number of elements alone.
-bool by_elements(const std::string& operation) { return operation != "threshold_select" && operation != "topk" && operation != "unite"; }
-
-}  // namespace
-
-LiveMeasurement::LiveMeasurement(const std::string& backend, int threads, int samples)
-    : kernels_(cpu_kernels(backend, threads)), threads_(threads), samples_(samples) {}
+LiveMeasurement::LiveMeasurement(std::unique_ptr<MeasuredDevice> device, int samples) : device_(std::move(device)), samples_(samples) {}
 
 void LiveMeasurement::add(std::span<const float> accumulator, std::span<const LiveCall> calls, std::span<const std::vector<Index>> lists,
                           std::span<const Index> exchanged) {
-  scratch_.assign(accumulator.begin(), accumulator.end());
-  const std::span<float> scratch(scratch_);
+  bool is_set = false;
   for (const LiveCall& call : calls) {
     if (call.elements <= 0) continue;
     const std::string& operation = call.operation;
     const auto n = static_cast<std::size_t>(call.elements);
-    if (operation != "unite" && n > accumulator.size())
+    if (operation != "unite" && operation != "random_indices" && n > accumulator.size())
       throw InputError("live measurement", operation + " over at most " + std::to_string(accumulator.size()) + " elements",
                        std::to_string(n));
-    const auto key = std::make_tuple(operation, call.elements, by_elements(operation) ? call.elements : call.selected);
+    const auto key = std::make_tuple(operation, call.elements, depends_on_selected(operation) ? call.selected : call.elements);
     Point& point = points_[key];
     if (point.clean_s.size() >= static_cast<std::size_t>(4 * samples_)) continue;  // the same call again and again: known well enough
-    const std::span<const float> values = operation == "unite" ? accumulator : accumulator.first(n);
     float threshold = std::numeric_limits<float>::infinity();
-    if (operation == "threshold_select" || operation == "count") {
-      picked_.clear();
-      kernels_.topk(values, call.selected, 0, picked_);
-      for (const Index index : picked_) threshold = std::min(threshold, std::fabs(values[static_cast<std::size_t>(index)]));
+    if (operation == "threshold_select" || operation == "accumulate_select" || operation == "count") {
+      std::vector<Index> top;
+      cpu_kernels().topk(accumulator.first(n), call.selected, 0, top);
+      for (const Index index : top) threshold = std::min(threshold, std::fabs(accumulator[static_cast<std::size_t>(index)]));
     }
     std::vector<Index> places;
-    if (operation == "zero" || operation == "gather") {
+    if (operation == "zero" || operation == "gather" || operation == "scatter_add") {
       places.assign(exchanged.begin(), exchanged.end());
       if (places.size() != n) {
         places.resize(n);
         for (std::size_t i = 0; i < n; ++i) places[i] = static_cast<Index>(i * (accumulator.size() / n));
       }
-      gathered_.resize(n);
     }
-    const std::map<std::string, std::function<void()>> work{
-        {"accumulate", [&] { kernels_.accumulate(values, 1e-9F, scratch.first(n)); }},
-        {"threshold_select",
-         [&] {
-           picked_.clear();
-           kernels_.threshold_select(values, threshold, 0, picked_);
-         }},
-        {"topk",
-         [&] {
-           picked_.clear();
-           kernels_.topk(values, call.selected, 0, picked_);
-         }},
-        {"count", [&] { static_cast<void>(kernels_.count(values, threshold)); }},
-        {"l2_norm", [&] { static_cast<void>(kernels_.l2_norm(values)); }},
-        {"cast_half", [&] { kernels_.cast_half(scratch.first(n)); }},
-        {"zero", [&] { kernels_.zero(scratch, places, 0); }},
-        {"gather", [&] { kernels_.gather(accumulator, places, 0, gathered_); }},
-        {"unite", [&] { picked_ = kernels_.unite(lists, std::ssize(accumulator)); }},
-    };
-    const auto found = work.find(operation);
-    if (found == work.end()) throw InputError("live measurement", "an operation that it knows", "\"" + operation + "\"");
-    found->second();  // touches the buffers for the first time
-    std::int64_t repeats = 1;
-    const auto run = [&] {
-      const MeasuredSample sample = timed_on_cpu(threads_, [&] {
-        for (std::int64_t i = 0; i < repeats; ++i) found->second();
-      });
-      return std::pair(sample.time_s / static_cast<double>(repeats), sample.clean);
-    };
-    const double first_s = run().first;
-    repeats = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(kSample_s / std::max(first_s, 1e-9))), 1, 1000000);
+    if (!std::exchange(is_set, true)) device_->set_data({accumulator, lists});
+    const auto work = device_->on_data(operation, call.elements, call.selected, threshold, places);
+    if (!work) throw InputError("live measurement", "an operation that the device knows", "\"" + operation + "\"");
+    work(1);  // touches the buffers for the first time
+    const double first_s = work(1).time_s;
+    const auto repeats =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(device_->sample_s() / std::max(first_s, 1e-9))), 1, 1000000);
     for (int i = 0; i < samples_; ++i) {
-      const auto [time_s, clean] = run();
-      (clean ? point.clean_s : point.disturbed_s).push_back(time_s);
+      const MeasuredSample sample = work(repeats);
+      (sample.clean ? point.clean_s : point.disturbed_s).push_back(sample.time_s / static_cast<double>(repeats));
     }
   }
 }
 
 Json LiveMeasurement::profile(const std::string& name, const std::string& what) const {
   if (points_.empty()) throw InputError("live measurement", "a sparsifier that runs kernels on accumulators", "no kernel call");
-  const std::unique_ptr<MeasuredDevice> device = cpu_device(kernels_.name().substr(0, kernels_.name().find('.', 4)), threads_, 1);
   Json records = Json::array();
   for (const auto& [key, point] : points_) {
     const auto& [operation, elements, selected] = key;
@@ -105,7 +67,7 @@ Json LiveMeasurement::profile(const std::string& name, const std::string& what) 
       return std::max(used[static_cast<std::size_t>(std::llround(fraction * static_cast<double>(used.size() - 1)))], 1e-12);
     };
     Json record = {{"operation", operation},
-                   {"backend", kernels_.name()},
+                   {"backend", device_->backend()},
                    {"elements", elements},
                    {"selected", std::min(selected, elements)},
                    {"median_s", quantile(0.5)},
@@ -118,10 +80,10 @@ Json LiveMeasurement::profile(const std::string& name, const std::string& what) 
   }
   Json profile = {{"schema_version", 1},
                   {"name", name},
-                  {"device", device->description()},
+                  {"device", device_->description()},
                   {"origin", "measured"},
-                  {"provenance", "measured by sparscale on " + what + "; " + device->method()},
-                  {"context", device->context()},
+                  {"provenance", "measured by sparscale on " + what + "; " + device_->method()},
+                  {"context", device_->context()},
                   {"records", records}};
   validate_json(profile, profile_schema(), "the measured profile");
   return profile;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -10,6 +11,7 @@
 
 #include "base/json.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/measure_device.hpp"
 
 namespace sparscale::kernels {
 
@@ -21,13 +23,13 @@ struct LiveCall {
 
 class LiveMeasurement {
  public:
-  /// `samples` timings of each call. Errors: InputError as cpu_kernels.
-  LiveMeasurement(const std::string& backend, int threads, int samples);
+  /// `samples` timings of each call on `device` (measured_device()).
+  LiveMeasurement(std::unique_ptr<MeasuredDevice> device, int samples);
 
-  /// Runs each call on the accumulator's values and times it. threshold_select, topk and count read the accumulator's first `elements`
-  /// values, with the threshold that lets `selected` of them through; zero and gather take indices of `exchanged` or, when those are not as
-  /// many, evenly spaced ones; unite unites `lists`. Calls with the same numbers of elements and selected share one record. Calls that read
-  /// more elements than there are, and unknown operations, are refused (InputError).
+  /// Runs each call on the accumulator's values and times it. threshold_select, topk, count and the fused operations read the accumulator's
+  /// first `elements` values, with the threshold that lets `selected` of them through; zero, gather and scatter_add take indices of
+  /// `exchanged` or, when those are not as many, evenly spaced ones; unite unites `lists`. Calls with the same numbers of elements and
+  /// selected share one record. Calls that read more elements than there are, and unknown operations, are refused (InputError).
   void add(std::span<const float> accumulator, std::span<const LiveCall> calls, std::span<const std::vector<Index>> lists,
            std::span<const Index> exchanged);
 
@@ -38,11 +40,9 @@ class LiveMeasurement {
   struct Point {
     std::vector<double> clean_s, disturbed_s;
   };
-  const Kernels& kernels_;
-  int threads_, samples_;
+  std::unique_ptr<MeasuredDevice> device_;
+  int samples_;
   std::map<std::tuple<std::string, Index, Index>, Point> points_;
-  std::vector<float> scratch_, gathered_;
-  std::vector<Index> picked_;
 };
 
 }  // namespace sparscale::kernels

@@ -147,19 +147,20 @@ std::vector<std::vector<std::int64_t>> measured_lists(std::int64_t sum, std::int
   return lists;
 }
 
+std::unique_ptr<MeasuredDevice> measured_device(const std::string& device, const std::string& backend, int threads,
+                                                std::int64_t max_elements) {
+  if (device == "cpu") return cpu_device(backend, threads, max_elements);
+  if (device == "cuda") return cuda::measured_device(max_elements);
+  throw InputError("device", "cpu or cuda", "\"" + device + "\"");
+}
+
 Json measure_profile(const MeasureOptions& options) {
   if (options.max_elements < 1024) throw InputError("max elements", "at least 1024", std::to_string(options.max_elements));
   if (options.samples < 3) throw InputError("samples", "at least 3", std::to_string(options.samples));
   const auto say = [&](const std::string& line) {
     if (options.progress) options.progress(line);
   };
-  std::unique_ptr<MeasuredDevice> device;
-  if (options.device == "cpu")
-    device = cpu_device(options.backend, options.threads, options.max_elements);
-  else if (options.device == "cuda")
-    device = cuda::measured_device(options.max_elements);
-  else
-    throw InputError("device", "cpu or cuda", "\"" + options.device + "\"");
+  const std::unique_ptr<MeasuredDevice> device = measured_device(options.device, options.backend, options.threads, options.max_elements);
 
   // Long samples vary less and take most of the time.
   const auto samples_for = [&](std::int64_t size) {

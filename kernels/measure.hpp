@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "base/json.hpp"
+#include "kernels/measure_device.hpp"
 
 namespace sparscale::kernels {
 
@@ -19,6 +21,11 @@ struct MeasureOptions {
   /// Called with one line now and then.
   std::function<void(const std::string&)> progress;
 };
+
+/// The device to measure: "cpu" (backend and threads as in cpu_kernels()) or "cuda" (GPU 0). `max_elements`: the largest size of cases().
+/// Errors: InputError for another name; RunError when the device is not there.
+std::unique_ptr<MeasuredDevice> measured_device(const std::string& device, const std::string& backend, int threads,
+                                                std::int64_t max_elements);
 
 /// A profile document (profile_schema()) of this machine's device, with the error of its own interpolation at sizes left out of it.
 /// CPU: processor time of one thread; samples during which the thread was off its core for more than 5 % are thrown away. About

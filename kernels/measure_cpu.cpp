@@ -225,9 +225,54 @@ class CpuDevice final : public MeasuredDevice {
     return points;
   }
 
+  void set_data(const MeasuredData& data) override {
+    values_.assign(data.values.begin(), data.values.end());
+    sum_ = values_;
+    lists_ = data.lists;
+  }
+
+  std::function<MeasuredSample(std::int64_t)> on_data(const std::string& operation, std::int64_t elements, std::int64_t selected,
+                                                      float threshold, std::span<const std::int64_t> places) override {
+    const auto n = static_cast<std::size_t>(elements);
+    places_.assign(places.begin(), places.end());
+    gathered_.resize(std::max(gathered_.size(), n));
+    const std::span<float> sum(sum_.data(), std::min(n, sum_.size())), gathered(gathered_.data(), n);
+    const std::span<const float> values(values_.data(), sum.size());
+    constexpr float kTiny = 1e-9F;  // adds so little that a sum stays what it is, however often
+    const auto make = [this](auto work) {
+      return [this, work](std::int64_t repeats) {
+        return timed(threads_, [&] {
+          for (std::int64_t i = 0; i < repeats; ++i) {
+            picked_.clear();
+            work();
+          }
+        });
+      };
+    };
+    if (operation == "accumulate") return make([=, this] { kernels_.accumulate(values, kTiny, sum); });
+    if (operation == "threshold_select") return make([=, this] { kernels_.threshold_select(values, threshold, 0, picked_); });
+    if (operation == "topk") return make([=, this] { kernels_.topk(values, selected, 0, picked_); });
+    if (operation == "accumulate_select") return make([=, this] { kernels_.accumulate_select(values, kTiny, sum, threshold, 0, picked_); });
+    if (operation == "accumulate_topk") return make([=, this] { kernels_.accumulate_topk(values, kTiny, sum, selected, 0, picked_); });
+    if (operation == "count") return make([=, this] { sink_ = static_cast<double>(kernels_.count(values, threshold)); });
+    if (operation == "l2_norm") return make([=, this] { sink_ = kernels_.l2_norm(values); });
+    if (operation == "moments") return make([=, this] { sink_ = kernels_.moments(values).sum_log2; });
+    if (operation == "block_maxima")
+      return make([=, this] { kernels_.block_maxima(values, 256, gathered.first((values.size() + 255) / 256)); });
+    if (operation == "cast_half") return make([=, this] { kernels_.cast_half(sum); });
+    if (operation == "zero") return make([=, this] { kernels_.zero(sum_, places_, 0); });
+    if (operation == "gather") return make([=, this] { kernels_.gather(values_, places_, 0, gathered); });
+    if (operation == "scatter_add") return make([=, this] { kernels_.scatter_add(sum_, places_, 0, gathered); });
+    if (operation == "unite") return make([=, this] { united_ = kernels_.unite(lists_, std::ssize(values_)); });
+    if (operation == "random_indices") return make([=, this] { united_ = random_indices(1, 100 * elements, elements); });
+    return nullptr;
+  }
+
  private:
   const Kernels& kernels_;
   int threads_;
+  std::span<const std::vector<Index>> lists_;
+  std::vector<Index> places_;
   std::vector<float> values_, gradient_, accumulator_, sum_, gathered_;
   std::vector<Index> picked_, united_;
   volatile double sink_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ struct MeasuredCase {
   std::function<MeasuredSample(std::int64_t)> run;
 };
 
+/// Values and lists of a program that kernels are timed on.
+struct MeasuredData {
+  std::span<const float> values;
+  std::span<const std::vector<std::int64_t>> lists;  // of indices of values, ascending
+};
+
 class MeasuredDevice {
  public:
   virtual ~MeasuredDevice() = default;
@@ -36,6 +43,13 @@ class MeasuredDevice {
   virtual double sample_s() const = 0;
   /// The points of all operations at one size, with the densities wanted. They refer to buffers of the device and end with it.
   virtual std::vector<MeasuredCase> cases(std::int64_t elements, const std::vector<double>& densities) = 0;
+  /// Takes values and lists to where the device works on them, in place of those before.
+  virtual void set_data(const MeasuredData& data) = 0;
+  /// One operation on the data set last, as MeasuredCase::run: over the first `elements` of the values, with `threshold` for those that
+  /// take one and `selected` for top-k; zero, gather and scatter_add at `places`. It ends with the next call of either function. Empty for
+  /// an operation that the device does not know.
+  virtual std::function<MeasuredSample(std::int64_t)> on_data(const std::string& operation, std::int64_t elements, std::int64_t selected,
+                                                              float threshold, std::span<const std::int64_t> places) = 0;
 };
 
 /// The values that are selected from: two-sided exponential (gradients have heavier tails than a normal distribution), in blocks of 65536

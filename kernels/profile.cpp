@@ -13,12 +13,6 @@ extern const char* const profile_schema;
 namespace sparscale::kernels {
 namespace {
 
-// The time of the other operations follows from the number of elements alone.
-bool depends_on_selected(const std::string& operation) {
-  const std::string base = operation.substr(0, operation.find('.'));
-  return base == "threshold_select" || base == "topk" || base == "unite" || base == "accumulate_select" || base == "accumulate_topk";
-}
-
 std::filesystem::path profiles_directory() { return data_directory() / "kernels" / "profiles"; }
 
 // Straight line through two points; never below the lower of the two when it falls, so that no time becomes negative.
@@ -28,6 +22,11 @@ double continued(double x0, double y0, double x1, double y1, double x) {
 }
 
 }  // namespace
+
+bool depends_on_selected(const std::string& operation) {
+  const std::string base = operation.substr(0, operation.find('.'));
+  return base == "threshold_select" || base == "topk" || base == "unite" || base == "accumulate_select" || base == "accumulate_topk";
+}
 
 const Json& profile_schema() {
   static const Json schema = parse_json(embedded::profile_schema, "profile schema");
@@ -83,6 +82,7 @@ Profile Profile::load(const std::filesystem::path& file) {
                        "\"" + variant + "\"");
     }
     profile.curves_[variant.substr(0, dot)] = found->second;
+    if (variant.starts_with("topk.")) profile.separate_topk_ = variant != "topk.sampled";
     profile.name_ += "+" + variant;
     profile.sha256_ = sha256_hex(profile.sha256_ + "+" + variant);
   }
@@ -147,6 +147,10 @@ double Profile::time_at(const Curve& curve, double selected) {
 }
 
 KernelTime Profile::time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate) const {
+  if (separate_topk_ && operation == "accumulate_topk") {
+    const KernelTime first = time("accumulate", elements, elements, extrapolate), then = time("topk", elements, selected, extrapolate);
+    return {first.time_s + then.time_s, first.extrapolated || then.extrapolated};
+  }
   const auto found = curves_.find(operation);
   if (found == curves_.end()) {
     std::string list;

@@ -20,6 +20,9 @@ struct ProfileRecord {
   double median_s = 0, q25_s = 0, q75_s = 0;
 };
 
+/// Whether the time of an operation (or of a variant of it) follows from the number of selected too, not from that of elements alone.
+bool depends_on_selected(const std::string& operation);
+
 /// A time with its origin.
 struct KernelTime {
   double time_s = 0;
@@ -29,7 +32,8 @@ struct KernelTime {
 class Profile {
  public:
   /// Loads and checks a profile file. After the file's name, "+topk.sampled" and the like take the times of an operation (topk) from its
-  /// variant; name() ends in the same and content_sha256() is another. Errors: InputError.
+  /// variant; name() ends in the same and content_sha256() is another. accumulate_topk then costs accumulate and that top-k, since the
+  /// fused one is made of topk.sampled. Errors: InputError.
   static Profile load(const std::filesystem::path& file);
   /// The same from a document in memory, which messages call `file`; content_sha256 is that of its text.
   static Profile parse(std::string_view text, const std::string& file);
@@ -42,9 +46,9 @@ class Profile {
   const std::vector<ProfileRecord>& records() const { return records_; }
 
   /// Time of one operation, interpolated between the measured points: linear in selected at each measured size, then, at the wanted
-  /// density, linear in log N of the logarithm of the time. `selected` counts for threshold_select, topk and unite only. elements = 0 takes
-  /// no time. Outside the measured range: InputError naming operation, range and wish, unless `extrapolate`, which continues the nearest
-  /// edge linearly in elements and flags it. Cost: O(log points).
+  /// density, linear in log N of the logarithm of the time. `selected` counts where depends_on_selected says so. elements = 0 takes no
+  /// time. Outside the measured range: InputError naming operation, range and wish, unless `extrapolate`, which continues the nearest edge
+  /// linearly in elements and flags it. Cost: O(log points).
   KernelTime time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate = false) const;
 
  private:
@@ -58,6 +62,7 @@ class Profile {
   static bool inside(const Curve& curve, double selected);
   static double time_at(const Curve& curve, double selected);
   std::string name_, device_, origin_, sha256_, file_;
+  bool separate_topk_ = false;  // a variant that cannot be fused with accumulate
   std::vector<ProfileRecord> records_;
   std::map<std::string, std::vector<Curve>> curves_;  // ascending in elements
 };

@@ -5,12 +5,14 @@
 #include <csignal>
 #include <set>
 
+#include "base/files.hpp"
 #include "tests/catch.hpp"
 #include "tests/kernels_support.hpp"
 #include "tests/simt.hpp"
 // The kernels come after what they are run on.
 #include "kernels/cpu_table.hpp"
 #include "kernels/cuda/fused_run.hpp"
+#include "kernels/cuda/unite_run.hpp"
 namespace sparscale::kernels::cuda {
 inline float through_half(float value) {
   scalar_table().cast_half(&value, 1);
@@ -308,6 +310,74 @@ TEST_CASE("sums in a fixed order, block maxima and what is done to each element 
         cpu.zero(expected_sum, places, 0);
         CHECK(bits(sum) == bits(expected_sum));
       }
+}
+
+TEST_CASE("unions and their multiplicities are the same on both sides, by bitmap and by sorting") {
+  namespace unite = sparscale::kernels::cuda::unite;
+  const Restore restore;
+  const Kernels& cpu = cpu_kernels("cpu.scalar");
+  // 32768 indices make a chunk: below one, exactly one, one more, and several with gaps.
+  const simt::Order orders[] = {simt::Order::forward, simt::Order::reverse, simt::Order::random};
+  std::size_t checked = 0;
+  for (const Index universe : {1, 31, 33, 5000, 32768, 32769, 140001})
+    for (const Index lists_wanted : {1, 2, 7}) {
+      simt::settings.order = orders[checked++ % 3];
+      simt::settings.seed = checked;
+      std::vector<std::vector<Index>> lists;
+      for (Index list = 0; list < lists_wanted; ++list) {
+        const Index length = list % 3 == 2 ? 0 : std::min<Index>(universe, 1 + universe / (list + 2) / (universe > 40000 ? 60 : 4));
+        lists.push_back(random_indices(static_cast<std::uint64_t>(10 * universe + list), universe, length));
+      }
+      lists.front().back() = universe - 1;  // the last bit
+      std::vector<Index> joined;
+      for (const auto& list : lists) joined.insert(joined.end(), list.begin(), list.end());
+      CAPTURE(universe, lists_wanted, simt::name(simt::settings.order));
+      std::vector<std::int32_t> expected_counts;
+      const std::vector<Index> expected = cpu.unite_counted(lists, universe, expected_counts);
+      const auto words = static_cast<std::size_t>(unite::words_of(universe)), chunks = static_cast<std::size_t>(unite::chunks_of(universe));
+      for (const bool counted : {false, true}) {
+        std::vector<std::uint32_t> bitmap(words, 0), before(counted ? words : 0), in_chunk(chunks), bins(fused::kBins);
+        std::vector<unsigned long long> before_chunk(chunks), scratch(chunks);
+        std::vector<Index> out(joined.size(), -1);
+        std::vector<std::int32_t> counts(joined.size(), 0);
+        fused::State state;
+        const unite::Space space{bitmap.data(), in_chunk.data(), before_chunk.data(), scratch.data(), before.data(), &state, bins.data()};
+        unite::run_bitmap(start_kernel, static_cast<const std::int64_t*>(joined.data()), std::ssize(joined), universe, space, out.data(),
+                          counted ? counts.data() : nullptr);
+        out.resize(static_cast<std::size_t>(state.selected));
+        CHECK(out == expected);
+        counts.resize(counted ? out.size() : 0);
+        if (counted) CHECK(counts == expected_counts);
+      }
+      std::vector<std::uint32_t> sorted, distinct;
+      for (const Index index : joined) sorted.push_back(static_cast<std::uint32_t>(index));
+      std::sort(sorted.begin(), sorted.end());
+      for (const Index index : expected) distinct.push_back(static_cast<std::uint32_t>(index));
+      const auto distinct_count = static_cast<std::int64_t>(distinct.size());
+      std::vector<std::int32_t> counts(distinct.size(), -1);
+      simt::launch(&unite::run_lengths_kernel, 2U, 64U, static_cast<const std::uint32_t*>(sorted.data()),
+                   static_cast<long long>(sorted.size()), static_cast<const std::uint32_t*>(distinct.data()), &distinct_count,
+                   counts.data());
+      CHECK(counts == expected_counts);
+    }
+  CHECK(checked == 21);
+}
+
+TEST_CASE("every barrier of the device code has a number of its own, so that the next test leaves it out") {
+  std::set<int> numbers;
+  for (const char* file : {"device_code.cuh", "elementwise.cuh", "fused.cuh", "unite.cuh", "elementwise.cu", "fused.cu", "unite.cu"}) {
+    const std::string text = sparscale::read_file(std::string(SPARSCALE_SOURCE_DIRECTORY) + "/kernels/cuda/" + file);
+    CAPTURE(file);
+    CHECK(text.find("__syncwarp") == std::string::npos);
+    const bool defines = std::string(file) == "device_code.cuh";
+    CHECK((text.find("__syncthreads") != std::string::npos) == defines);  // the definition of SPARSCALE_BARRIER
+    const std::string call = "SPARSCALE_BARRIER(";
+    for (std::size_t at = text.find(call); !defines && at != std::string::npos; at = text.find(call, at + 1))
+      CHECK(numbers.insert(std::stoi(text.substr(at + call.size()))).second);
+  }
+  CHECK(std::ssize(numbers) == fused::kBarriers);
+  CHECK(*numbers.begin() == 0);
+  CHECK(*numbers.rbegin() == fused::kBarriers - 1);
 }
 
 TEST_CASE("without any one of its barriers the selection is noticed to be wrong") {

@@ -361,6 +361,23 @@ TEST_CASE("results do not depend on the number of threads") {
         many.block_maxima(values, block, found);
         CHECK(bits(found) == bits(expected));
       }
+      // Segments from none to larger than all threads need together; k from none to all of one.
+      const std::vector<Index> offsets{3, 3, 5, 1200, 100000, 250000, 300001, 1300001}, ks{1, 4, 100, 0, 20000, 60000, 10000};
+      std::vector<Index> expected{-1}, found{-1};
+      one.topk_segments(values, offsets, ks, 7, expected);
+      many.topk_segments(values, offsets, ks, 7, found);
+      REQUIRE(found == expected);
+      CHECK(expected.size() == 1 + 0 + 2 + 100 + 0 + 20000 + 50001 + 10000);
+      if (family != 10) {
+        std::vector<double> norms(ks.size()), found_norms(ks.size());
+        one.segment_norms(values, offsets, norms);
+        many.segment_norms(values, offsets, found_norms);
+        CHECK(norms == found_norms);
+        std::vector<Moments> moments(ks.size()), found_moments(ks.size());
+        one.segment_moments(values, offsets, moments);
+        many.segment_moments(values, offsets, found_moments);
+        CHECK(moments == found_moments);
+      }
       auto half = values, found_half = values;
       one.cast_half(half);
       many.cast_half(found_half);

@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "kernels/cuda/cuda.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/live_measure.hpp"
 #include "kernels/measure.hpp"
@@ -194,6 +195,12 @@ TEST_CASE("a variant of an operation is chosen behind the profile's name") {
   CHECK(two.time("unite", 25000000, 250000).time_s == plain.time("unite.bitmap", 25000000, 250000).time_s);
   CHECK(two.content_sha256() != chosen.content_sha256());
   CHECK(plain.time("topk.sort", 25000000, 250000).time_s == plain.time("topk", 25000000, 250000).time_s);
+  // A fused top-k is the sampled one: with another, both costs are paid.
+  const double accumulate_s = plain.time("accumulate", 25000000, 0).time_s,
+               fused_s = plain.time("accumulate_topk", 25000000, 250000).time_s;
+  CHECK(two.time("accumulate_topk", 25000000, 250000).time_s == accumulate_s + plain.time("topk.radix", 25000000, 250000).time_s);
+  CHECK(chosen.time("accumulate_topk", 25000000, 250000).time_s == fused_s);
+  CHECK(fused_s < accumulate_s + plain.time("topk.sampled", 25000000, 250000).time_s);
   CHECK(find_profile("some/mine.json+topk.sort") == std::filesystem::path("some/mine.json+topk.sort"));
   CHECK_THROWS_WITH(Profile::load(find_profile("a100-modelled+topk.best")), ContainsSubstring("topk.sampled"));
   CHECK_THROWS_AS(find_profile("a1000-modelled+topk.sampled"), InputError);
@@ -277,21 +284,37 @@ TEST_CASE("a live measurement times the calls it is given on the values it is gi
   const std::vector<float> values = measured_values(50000, 3);
   const std::vector<std::vector<Index>> lists{{1, 5, 9}, {5, 7}};
   const std::vector<Index> exchanged{1, 5, 7, 9};
-  LiveMeasurement live("auto", 1, 3);
-  const std::vector<LiveCall> calls{{"accumulate", 50000, 50000}, {"topk", 50000, 500}, {"threshold_select", 20000, 77}, {"zero", 4, 4},
-                                    {"gather", 300, 300},         {"unite", 5, 4},      {"l2_norm", 50000, 50000},       {"topk", 0, 0}};
+  LiveMeasurement live(measured_device("cpu", "auto", 1, 1), 3);
+  const std::vector<LiveCall> calls{{"accumulate", 50000, 50000},
+                                    {"topk", 50000, 500},
+                                    {"threshold_select", 20000, 77},
+                                    {"zero", 4, 4},
+                                    {"gather", 300, 300},
+                                    {"unite", 5, 4},
+                                    {"l2_norm", 50000, 50000},
+                                    {"topk", 0, 0},
+                                    {"accumulate_select", 50000, 500},
+                                    {"accumulate_topk", 50000, 500},
+                                    {"count", 50000, 500},
+                                    {"moments", 50000, 0},
+                                    {"block_maxima", 50000, 0},
+                                    {"cast_half", 50000, 0},
+                                    {"scatter_add", 4, 4},
+                                    {"random_indices", 70000, 0}};
   CHECK_THROWS_AS(live.profile("empty", "nothing"), InputError);
   live.add(values, calls, lists, exchanged);
   live.add(values, calls, lists, exchanged);
   const Json measured = live.profile("here", "a test's values");
   const Profile profile = Profile::parse(measured.dump(), "here.json");
   CHECK(profile.origin() == "measured");
-  CHECK(profile.records().size() == 7);
+  CHECK(profile.records().size() == 15);
   for (const Json& record : measured.at("records"))
     CHECK((record.at("samples") == 6 || record.contains("disturbed") || record.at("discarded") > 0));
   CHECK(profile.time("topk", 50000, 500).time_s > 50000 * 1e-12);
   CHECK(profile.time("topk", 50000, 500).time_s < 0.1);
   CHECK(profile.time("accumulate", 50000, 0).time_s > profile.time("zero", 4, 4).time_s);
+  CHECK(profile.time("accumulate_topk", 50000, 500).time_s > profile.time("accumulate", 50000, 0).time_s / 2);
+  CHECK_THROWS_AS(measured_device("tpu", "auto", 1, 1), InputError);
   CHECK_THROWS_AS(live.add(values, std::vector<LiveCall>{{"topk", 50001, 5}}, lists, exchanged), InputError);
   CHECK_THROWS_WITH(live.add(values, std::vector<LiveCall>{{"sort", 5, 5}}, lists, exchanged), ContainsSubstring("sort"));
 }
@@ -321,6 +344,21 @@ TEST_CASE("replay --measure writes a profile of its own accumulators that covers
         }
     CHECK(timed > 20);
   }
+  // Without a GPU one line says so, before anything is replayed or written; with one a profile of it is written.
+  const std::string gpu_file = (scratch / "gpu.json").string();
+  const auto gpu = sparscale::tests::run_program(replay + "topk --measure-device cuda --measure " + gpu_file);
+  if (cuda::unavailable().empty()) {
+    REQUIRE(gpu.status == 0);
+    CHECK(Profile::load(gpu_file).records().front().backend == "cuda");
+  } else {
+    CHECK(gpu.status == 1);
+    CHECK(gpu.err == "sparscale: CUDA kernels: " + cuda::unavailable() + "\n");
+    CHECK(gpu.out.empty());
+    CHECK(!std::filesystem::exists(gpu_file));
+  }
+  const auto threads = sparscale::tests::run_program(replay + "topk --measure-device cuda --measure-threads 2 --measure " + gpu_file);
+  CHECK(threads.status == 2);
+  CHECK(threads.err == "sparscale: --measure-threads: expected 1 on a device other than the cpu, found 2\n");
   const auto dense = sparscale::tests::run_program(replay + "dense --measure " + profile_file);
   CHECK(dense.status == 2);
   CHECK(dense.err.find("--measure") != std::string::npos);

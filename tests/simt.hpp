@@ -414,6 +414,14 @@ T atomicExch(T* place, T value) {
   return old;
 }
 
+template <typename T>
+T atomicOr(T* place, T bits) {
+  simt::machine.pause();
+  const T old = *place;
+  *place = old | bits;
+  return old;
+}
+
 inline std::uint32_t __ballot_sync(std::uint32_t mask, bool vote) {
   return static_cast<std::uint32_t>(simt::machine.exchange(mask, 1, vote ? 1 : 0, [mask](const std::uint64_t* votes, unsigned) {
     std::uint64_t bits = 0;
@@ -440,4 +448,8 @@ T __shfl_up_sync(std::uint32_t mask, T value, unsigned step) {
 template <typename T>
 T __shfl_down_sync(std::uint32_t mask, T value, unsigned step) {
   return shuffled(mask, 3, value, [step](unsigned lane) { return lane + step; });
+}
+template <typename T>
+T __shfl_sync(std::uint32_t mask, T value, unsigned source) {
+  return shuffled(mask, 4, value, [source](unsigned) { return source; });
 }

@@ -132,6 +132,8 @@ TEST_CASE("Exchanges that gather entries carry every selected entry once") {
       replay("sidco", {{"fit", fit}, {"stages", 2}, {"scope", "layer"}, {"fused", fused}}, gathered(4));
   replay("grace_topk", {{"variant", "horovod"}}, gathered(8));
   replay("grace_topk", {{"fused", true}}, gathered(4));
+  replay("dgc", {{"variant", "grace"}}, gathered(8, {{"all_gather counts", 16}}));
+  replay("dgc", {{"variant", "grace"}, {"fused", false}, {"index_bytes", 4}}, gathered(4, {{"all_gather counts", 16 * tensors}}));
   replay("grace_threshold", {{"threshold", 2.5}, {"variant", "horovod"}}, gathered(8));
   replay("grace_threshold", {{"threshold", 2.5}}, gathered(4, {{"all_gather counts", 16 * tensors}}));
 }
@@ -219,6 +221,29 @@ TEST_CASE("Ok-Topk sends what lies outside the own region, and all that is sent 
         REQUIRE(gathered_bytes == 8 * united(s));
       }
     });
+}
+
+TEST_CASE("TopkDSA sends what lies outside the own region and gathers the union, or everything") {
+  for (const double density : {0.02, 0.2})
+    replay(
+        "topk_dsa", Json::object(),
+        [&](const ReplayShape& shape, const Selection& s, const Sums& sums) {
+          const auto n = static_cast<std::uint64_t>(shape.workers);
+          const Index width = shape.gradients / shape.workers;
+          std::uint64_t outside = 0;
+          for (std::int64_t worker = 0; worker < shape.workers; ++worker)
+            for (const Index index : s.selected[static_cast<std::size_t>(worker)])
+              outside += std::min(index / width, shape.workers - 1) != worker ? 1 : 0;
+          const bool dense = 3 * united(s) > static_cast<std::uint64_t>(shape.gradients);
+          Sums expected = {{"all_to_all counts", 4 * n * (n - 1)},
+                           {"all_to_all values", 8 * outside},
+                           {"all_gather counts", 4 * n},
+                           {dense ? "all_gather gradient" : "all_gather values",
+                            dense ? 4 * static_cast<std::uint64_t>(shape.gradients) : 8 * united(s)}};
+          REQUIRE(sums == expected);
+          REQUIRE(total(s) == n * static_cast<std::uint64_t>(shape.target_k));
+        },
+        density);
 }
 
 TEST_CASE("OmniReduce sends every block once to its aggregator and the union back") {

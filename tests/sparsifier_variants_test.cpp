@@ -30,6 +30,8 @@ std::vector<traces::Layer> matrix_and_vector(std::int64_t matrix, std::int64_t v
   return layers;
 }
 
+void make_small(const std::string& name, const Json& parameters) { Small(name, parameters, 0.25, 2, {100}); }
+
 }  // namespace
 
 TEST_CASE("The reference page holds what the program prints about every sparsifier") {
@@ -158,6 +160,78 @@ TEST_CASE("The original Accordion decides by the gradients of an epoch, after it
   CHECK_THROWS_WITH(refused(), "epoch_iterations: expected at most switch_iterations = 4, found 5");
 }
 
+TEST_CASE("DGC after GRACE samples with replacement, corrects by 1.3 and 0.7, cuts nothing and takes vectors too") {
+  const auto selected = [](const std::vector<float>& gradient, const Json& more = Json::object()) {
+    Json parameters = {{"variant", "grace"}, {"momentum", 0.0}};
+    parameters.update(more);
+    Replay replay(constant(2, gradient), layers_of_sizes({std::ssize(gradient)}), options_of("dgc", 0.25, 2, parameters));
+    return replay.next();
+  };
+  // One sample of 100 (1 %). 30 of value 2, 70 of value 1.6. Sampled 2: 30 pass, no more than 1.3 x 25. Sampled 1.6: 100 pass, 2.08: none,
+  // 1.456: 100, 1.8928: 30.
+  std::vector<float> two(100, 1.6F);
+  std::fill_n(two.begin() + 40, 30, -2.0F);
+  Json record = selected(two);
+  CHECK(record.at("selected").dump() == "[30,30]");
+  CHECK(record.at("dense_elements") == 0);  // a vector is sparse as well
+  CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"counts","dtype":"int64","bytes":16},)"
+                                        R"({"op":"all_gather","payload":"values","dtype":"float32","bytes":120,"bytes_unpadded":120},)"
+                                        R"({"op":"all_gather","payload":"indices","dtype":"int64","bytes":240,"bytes_unpadded":240}])");
+  CHECK(norm_of(record) == Approx(1.6 * std::sqrt(70.0)).epsilon(1e-6));
+  // All alike: 1 passes all, then 1.3 none, 0.91 all, 1.183 none, 0.828 all, 1.077 none, 0.754 all, 0.980 all, 1.274 none, 0.891 all, and
+  // after the tenth correction 1.159: none.
+  CHECK(selected(std::vector<float>(100, 1.0F)).at("selected").dump() == "[0,0]");
+  // Every element a sample of 40,000 places: the 10,000th largest of them is near the quantile.
+  std::vector<float> ramp(40000);
+  std::iota(ramp.begin(), ramp.end(), 1.0F);
+  record = selected(ramp, {{"sample_ratio", 1.0}});
+  for (const Json& count : record.at("selected")) CHECK(count.get<double>() == Approx(10000).epsilon(0.05));
+  CHECK_THROWS_WITH(make_small("dgc", {{"variant", "grace"}, {"clip_norm", 1.0}}),
+                    ContainsSubstring("clip_norm: expected 0 with variant grace, found 1"));
+}
+
+TEST_CASE("TopkDSA sums regions and gathers all sums, densely when there are many") {
+  // N = 8, n = 2, k = 2, regions of 4. Index 3 of worker 1 goes to worker 0. Sums at 0, 1, 3 and 6: 8 floats of pairs > 16/3: dense.
+  const auto dsa = [](std::int64_t N) { return Small("topk_dsa", Json::object(), 2.5 / static_cast<double>(N), 2, {N}); };
+  const auto widened = [](std::int64_t N, std::vector<float> values) {
+    values.resize(static_cast<std::size_t>(N), 0.0F);
+    return values;
+  };
+  const std::vector<float> first = {5, 4, 0, 0, 0, 0, 1, 0}, second = {0, 0, 0, -5, 0, 0, 7, 0};
+  Selection s = dsa(8).select(0, {first, second});
+  CHECK(s.selected == Lists{{0, 1}, {3, 6}});
+  CHECK(s.exchanged == std::vector<Index>{0, 1, 3, 6});
+  CHECK(s.threshold == std::vector<double>{4, 5});
+  CHECK(s.contribution == Contribution::at_own_selection);
+  CHECK(s.details.dump() == R"({"region_received":[3,1],"dense_gather":true})");
+  const auto bytes = [](const Selection& selection, std::size_t call) { return selection.exchange.at(call).bytes; };
+  using Bytes = std::vector<std::uint64_t>;
+  REQUIRE(s.exchange.size() == 4);
+  CHECK(s.exchange[0].operation == Operation::all_to_all);
+  CHECK(bytes(s, 0) == Bytes{4});
+  CHECK(s.exchange[1].operation == Operation::all_to_all);
+  CHECK(bytes(s, 1) == Bytes{0, 8});
+  CHECK(bytes(s, 2) == Bytes{4});
+  CHECK(s.exchange[3].payload == "gradient");
+  CHECK(bytes(s, 3) == Bytes{16, 16});
+  // N = 9: the last region has one more. N = 11: 12 > 11, still dense. N = 12: 12 is not more than 12.
+  CHECK(bytes(dsa(9).select(0, {widened(9, first), widened(9, second)}), 3) == Bytes{16, 20});
+  CHECK(bytes(dsa(11).select(0, {widened(11, first), widened(11, second)}), 3) == Bytes{20, 24});
+  s = dsa(12).select(0, {widened(12, first), widened(12, second)});
+  CHECK(s.exchange[3].payload == "values");
+  CHECK(bytes(s, 3) == Bytes{24, 8});  // 0, 1 and 3; 6
+  CHECK(bytes(s, 1) == Bytes{0, 8});
+  CHECK(s.details.at("dense_gather") == false);
+  // One worker: its own region is everything.
+  s = Small("topk_dsa", Json::object(), 0.2, 1, {10}).select(0, {widened(10, first)});
+  CHECK(bytes(s, 1) == Bytes{0});
+  CHECK(bytes(s, 3) == Bytes{16});
+  // k = 0: nothing is sent but sizes.
+  s = Small("topk_dsa", Json::object(), 0.01, 2, {10}).select(0, {widened(10, first), widened(10, second)});
+  CHECK(s.exchanged.empty());
+  CHECK(bytes(s, 3) == Bytes{0, 0});
+}
+
 TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in a vector of its own") {
   const std::vector<std::int64_t> sizes = {900, 40, 2000};
   const std::int64_t n = 5;
@@ -171,6 +245,7 @@ TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in 
   for (const auto& [name, more] : std::vector<std::pair<std::string, Json>>{{"cltk", {{"residual_filter", 0.3}}},
                                                                             {"cltk", {{"cltk_mode", "leader_only"}}},
                                                                             {"gtopk", Json::object()},
+                                                                            {"topk_dsa", Json::object()},
                                                                             {"oktopk", {{"variant", "vgg"}, {"dense_iterations", 1}}}}) {
     INFO(name << " " << more.dump());
     Json by_layer = more;

@@ -2,12 +2,14 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "experiments/commands/commands.hpp"
 #include "experiments/experiment.hpp"
 #include "kernels/live_measure.hpp"
+#include "kernels/measure.hpp"
 #include "sim/sparsifier.hpp"
 #include "traces/trace_stream.hpp"
 
@@ -74,7 +76,7 @@ void add_replay_command(CLI::App& program) {
     sim::ReplayOptions replay;
     std::vector<std::string> settings;
     bool no_error_feedback = false, no_verify = false;
-    std::string profile;
+    std::string profile, measured_device = "cpu";
     std::int64_t measured_iterations = 4, measured_workers = 4;
     int threads = 1;
   };
@@ -105,6 +107,7 @@ void add_replay_command(CLI::App& program) {
   command->add_option("--measure-workers", options->measured_workers, "Workers to time in each of them (default 4)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}));
   command->add_option("--measure-threads", options->threads, "Threads that share each timed call (default 1)")->check(CLI::Range(1, 1024));
+  command->add_option("--measure-device", options->measured_device, "cpu, or cuda (GPU 0) (default cpu)");
   command->add_option("--out", options->out, "File for the records (default: standard output)");
   command->callback([options] {
     sim::ReplayOptions& replay = options->replay;
@@ -120,10 +123,13 @@ void add_replay_command(CLI::App& program) {
     const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
     if (!options->no_verify) trace.verify_checksums();
     if (replay.iterations == 0) replay.iterations = trace.iterations();
-    kernels::LiveMeasurement live(replay.kernels, options->threads, 5);
+    std::optional<kernels::LiveMeasurement> live;
     if (!options->profile.empty()) {
       if (info.dense) throw InputError("--measure", "a sparsifier that selects", replay.sparsifier);
-      measure_replay(replay, live, options->measured_iterations, options->measured_workers);
+      if (options->measured_device != "cpu" && options->threads != 1)
+        throw InputError("--measure-threads", "1 on a device other than the cpu", std::to_string(options->threads));
+      live.emplace(kernels::measured_device(options->measured_device, replay.kernels, options->threads, 1), 5);
+      measure_replay(replay, *live, options->measured_iterations, options->measured_workers);
     }
     sim::Replay run(trace, replay);
     for (const std::string& warning : run.expansion().warnings) std::fprintf(stderr, "sparscale: warning: %s\n", warning.c_str());
@@ -139,7 +145,7 @@ void add_replay_command(CLI::App& program) {
                              std::to_string(std::min(options->measured_iterations, replay.iterations)) + " iterations of a replay: trace " +
                              trace.info().name + ", " + replay.sparsifier + ", " + std::to_string(replay.workers) + " workers, density " +
                              number_text(replay.density);
-    write_output(live.profile("live-" + replay.sparsifier, what).dump(1) + "\n", options->profile);
+    write_output(live->profile("live-" + replay.sparsifier, what).dump(1) + "\n", options->profile);
   });
 }
 

@@ -121,6 +121,25 @@ class Operations {
     widen(keys, size, 0, out, stream_);  // what is past the union is never read
   }
 
+  // After unite: how often each member of the union is in the lists.
+  void run_lengths(std::int64_t size, std::int32_t* multiplicities) {
+    cuda::run_lengths(sorted_keys_.data(), size, keys_.data(), number_.data(), multiplicities, stream_);
+  }
+
+  // The same by a bitmap, of indices in [0, universe); state() has the size of the union. `multiplicities` may be nullptr.
+  void unite_bitmap(const std::int64_t* joined, std::int64_t size, std::int64_t universe, std::int64_t* out, std::int32_t* multiplicities) {
+    const long long words = unite::words_of(universe), chunks = unite::chunks_of(universe);
+    unite::Space space;
+    space.words = words_.at_least(words);
+    space.in_chunk = greater_.at_least(chunks);
+    space.before_chunk = offsets_.at_least(chunks);
+    space.scratch = ties_.at_least(chunks);
+    space.before_word = multiplicities != nullptr ? before_words_.at_least(words) : nullptr;
+    space.state = state_.at_least(1);
+    space.bins = bins_.at_least(fused::kBins);
+    cuda::unite_bitmap(joined, size, universe, space, out, multiplicities, stream_);
+  }
+
   // Sums of squares by segment, as a user of CUB would.
   void segment_sums(const float* values, const std::int64_t* offsets, std::int64_t segments, double* sums) {
     std::size_t bytes = 0;
@@ -178,7 +197,7 @@ class Operations {
   Buffer<std::int64_t> number_;
   Buffer<unsigned char> temporary_;
   Buffer<fused::State> state_;
-  Buffer<std::uint32_t> bins_, kept_positions_, greater_, equal_;
+  Buffer<std::uint32_t> bins_, kept_positions_, greater_, equal_, words_, before_words_;
   Buffer<float> kept_values_;
   Buffer<fused::TileRecord> tiles_;
   Buffer<unsigned long long> offsets_, ties_;
@@ -397,22 +416,13 @@ class CudaKernels final : public Kernels {
   }
 
   std::vector<Index> unite(std::span<const std::vector<Index>> lists, Index size) const override {
-    if (size > std::numeric_limits<std::uint32_t>::max()) throw RunError("CUDA kernels: unite of more than 2^32 - 1 elements");
-    std::vector<Index> joined;
-    for (const std::vector<Index>& list : lists) {
-      if (list.empty()) continue;
-      if (list.front() < 0 || list.back() >= size) throw std::invalid_argument("unite: an index outside [0, size)");
-      joined.insert(joined.end(), list.begin(), list.end());
-    }
-    std::vector<Index> result;
-    if (joined.empty()) return result;
-    guarded(mutex_, [&] {
-      const auto count = static_cast<std::int64_t>(joined.size());
-      std::int64_t* const places = indices_.upload(joined.data(), count, stream_);
-      operations_.unite(places, count, places);  // the lists have been narrowed into other memory when they are overwritten
-      append(places, result);
-    });
-    return result;
+    return united(lists, size, nullptr, is_fused_ ? UniteMethod::bitmap : UniteMethod::sort);
+  }
+
+  std::vector<Index> unite_counted(std::span<const std::vector<Index>> lists, Index size, std::vector<std::int32_t>& multiplicities,
+                                   UniteMethod method) const override {
+    if (method == UniteMethod::automatic) method = is_fused_ ? UniteMethod::bitmap : UniteMethod::sort;
+    return united(lists, size, &multiplicities, method);
   }
 
   void cast_half(std::span<float> values) const override {
@@ -426,6 +436,42 @@ class CudaKernels final : public Kernels {
   }
 
  private:
+  // By sorting, or (bitmap, and merge, which has no place on a GPU) by a bitmap.
+  std::vector<Index> united(std::span<const std::vector<Index>> lists, Index size, std::vector<std::int32_t>* multiplicities,
+                            UniteMethod method) const {
+    if (size > std::numeric_limits<std::uint32_t>::max()) throw RunError("CUDA kernels: unite of more than 2^32 - 1 elements");
+    std::vector<Index> joined;
+    for (const std::vector<Index>& list : lists) {
+      if (list.empty()) continue;
+      if (list.front() < 0 || list.back() >= size) throw std::invalid_argument("unite: an index outside [0, size)");
+      joined.insert(joined.end(), list.begin(), list.end());
+    }
+    std::vector<Index> result;
+    if (multiplicities != nullptr) multiplicities->clear();
+    if (joined.empty()) return result;
+    guarded(mutex_, [&] {
+      const std::int64_t count = std::ssize(joined);
+      std::int64_t* const places = indices_.upload(joined.data(), count, stream_);
+      std::int32_t* const counts = multiplicities != nullptr ? multiplicities_.at_least(count) : nullptr;
+      if (method == UniteMethod::sort) {
+        operations_.unite(places, count, places);  // the lists have been narrowed into other memory when they are overwritten
+        if (counts != nullptr) operations_.run_lengths(count, counts);
+        append(places, result);
+      } else {
+        std::int64_t* const out = united_.at_least(count);
+        operations_.unite_bitmap(places, count, size, out, counts);
+        fused::State state;
+        download(&state, operations_.state(), 1, stream_);
+        result.resize(static_cast<std::size_t>(state.selected));
+        download(result.data(), static_cast<const std::int64_t*>(out), std::ssize(result), stream_);
+      }
+      if (multiplicities == nullptr) return;
+      multiplicities->resize(result.size());
+      download(multiplicities->data(), static_cast<const std::int32_t*>(counts), std::ssize(result), stream_);
+    });
+    return result;
+  }
+
   void append(const std::int64_t* from, std::vector<Index>& indices) const {
     std::int64_t found = 0;
     download(&found, operations_.selected(), 1, stream_);
@@ -475,7 +521,8 @@ class CudaKernels final : public Kernels {
   Stream stream_;
   mutable Operations operations_{stream_};
   mutable Buffer<float> values_, other_;
-  mutable Buffer<std::int64_t> indices_;
+  mutable Buffer<std::int64_t> indices_, united_;
+  mutable Buffer<std::int32_t> multiplicities_;
   mutable Buffer<double> sums_;
   mutable Buffer<unsigned long long> counter_;
 };
@@ -531,7 +578,7 @@ class CudaDevice final : public MeasuredDevice {
            "include the copy of the count to the host; topk: the fastest of its variants here; topk.sampled, topk.radix, threshold_select, "
            "accumulate_select, accumulate_topk: kernels of fused.cuh; topk.sort: CUB radix sort of (key, position) pairs; topk.cub: CUB "
            "DeviceTopK, unordered; threshold_select.cub: DeviceSelect; segment_norms.cub: DeviceSegmentedReduce; unite: radix sort and "
-           "unique; copy: device to device";
+           "unique; unite.bitmap: kernels of unite.cuh; copy: device to device";
   }
   Json context() const override {
     int driver = 0, runtime = 0, clock_kHz = 0, memory_clock_kHz = 0;
@@ -557,9 +604,6 @@ class CudaDevice final : public MeasuredDevice {
     const auto add = [&](const char* operation, std::int64_t selected, std::int64_t bytes, auto work) {
       points.push_back({operation, elements, selected, bytes, [this, work](std::int64_t repeats) { return timed(repeats, work); }});
     };
-    const auto read_count = [this](const void* from) {
-      check(cudaMemcpyAsync(number_, from, sizeof(std::int64_t), cudaMemcpyDeviceToHost, stream_), "copy of a count");
-    };
     const std::int64_t n = elements;
     std::vector<std::int64_t> borders;
     for (std::int64_t s = 0; s <= kSegments; ++s) borders.push_back(s * n / kSegments);
@@ -576,7 +620,7 @@ class CudaDevice final : public MeasuredDevice {
     add("block_maxima", n, 4 * n + n / 64, [this, n] { block_maxima(values_.data(), n, 256, gathered_.data(), stream_); });
     add("segment_norms.cub", n, 4 * n, [this, n] { operations_.segment_sums(values_.data(), segments_.data(), kSegments, sums_.data()); });
     add("l2_norm", n, 4 * n, [this, n] { sum_squares(values_.data(), n, sums_.data(), stream_); });
-    add("count", n, 4 * n, [this, n, read_count] {
+    add("count", n, 4 * n, [this, n] {
       count(values_.data(), n, std::bit_cast<std::uint32_t>(3.0F), kInfinity - std::bit_cast<std::uint32_t>(3.0F), counter_.data(),
             stream_);
       read_count(counter_.data());
@@ -611,7 +655,7 @@ class CudaDevice final : public MeasuredDevice {
               operations_.fused_threshold(task_of(n, accumulating), lowest);
               read_state();
             });
-      add("threshold_select.cub", selected, 4 * n + 8 * selected, [this, n, lowest, read_count] {
+      add("threshold_select.cub", selected, 4 * n + 8 * selected, [this, n, lowest] {
         operations_.threshold_select(values_.data(), n, lowest, 0, out_.data());
         read_count(operations_.selected());
       });
@@ -641,12 +685,92 @@ class CudaDevice final : public MeasuredDevice {
       auto on_device = std::make_shared<Buffer<std::int64_t>>();
       on_device->upload(joined.data(), n, stream_);
       check(cudaStreamSynchronize(stream_), "copy to the device");
-      add("unite", united, 8 * n + 8 * united, [this, n, on_device, read_count] {
+      add("unite", united, 8 * n + 8 * united, [this, n, on_device] {
         operations_.unite(on_device->data(), n, out_.data());
         read_count(operations_.selected());
       });
+      add("unite.bitmap", united, 8 * n + 8 * united, [this, n, universe, on_device] {
+        operations_.unite_bitmap(on_device->data(), n, universe, out_.data(), nullptr);
+        read_state();
+      });
     }
     return points;
+  }
+
+  void set_data(const MeasuredData& data) override {
+    try {
+      const std::int64_t size = std::ssize(data.values);
+      values_.upload(data.values.data(), size, stream_);
+      gradient_.upload(data.values.data(), size, stream_);
+      accumulator_.upload(data.values.data(), size, stream_);
+      scale_ = 1e-9F;  // adds so little that a sum stays what it is, however often
+      std::vector<Index> joined;
+      for (const auto& list : data.lists) joined.insert(joined.end(), list.begin(), list.end());
+      joined_.upload(joined.data(), std::ssize(joined), stream_);
+      joined_size_ = std::ssize(joined);
+      out_.at_least(std::max(size, joined_size_));
+      gathered_.at_least(size);
+      const std::int64_t tiles = (size + kSumTile - 1) / kSumTile;
+      sums_.at_least(4 * tiles);
+      zeros_.at_least(tiles);
+      check(cudaStreamSynchronize(stream_), "copy to the device");
+    } catch (const DeviceError& error) {
+      throw RunError(error.what());
+    }
+  }
+
+  std::function<MeasuredSample(std::int64_t)> on_data(const std::string& operation, std::int64_t elements, std::int64_t selected,
+                                                      float threshold, std::span<const std::int64_t> places) override {
+    const std::int64_t n = elements, k = selected;
+    const auto make = [this](auto work) { return [this, work](std::int64_t repeats) { return timed(repeats, work); }; };
+    const std::uint32_t lowest = std::bit_cast<std::uint32_t>(threshold) & 0x7fffffffU;
+    try {
+      if (!places.empty()) {
+        places_.upload(places.data(), std::ssize(places), stream_);
+        check(cudaStreamSynchronize(stream_), "copy to the device");
+      }
+      if (operation == "accumulate") return make([this, n] { accumulate(gradient_.data(), scale_, accumulator_.data(), n, stream_); });
+      if (operation == "threshold_select" || operation == "accumulate_select") {
+        const bool accumulating = operation == "accumulate_select";
+        return make([this, n, lowest, accumulating] {
+          operations_.fused_threshold(task_of(n, accumulating), lowest);
+          read_state();
+        });
+      }
+      if (operation == "topk" || operation == "accumulate_topk") {
+        const bool accumulating = operation == "accumulate_topk";
+        if (by_sample_works(n, k)) return make([this, n, k, accumulating] { by_sample(n, k, accumulating); });
+        return make([this, n, k, accumulating] {
+          if (accumulating) accumulate(gradient_.data(), scale_, accumulator_.data(), n, stream_);
+          by_radix(n, k);
+        });
+      }
+      if (operation == "count")
+        return make([this, n, lowest] {
+          count(values_.data(), n, lowest, kInfinity - lowest, counter_.data(), stream_);
+          read_count(counter_.data());
+        });
+      if (operation == "l2_norm") return make([this, n] { sum_squares(values_.data(), n, sums_.data(), stream_); });
+      if (operation == "moments") return make([this, n] { moments(values_.data(), n, sums_.data(), zeros_.data(), stream_); });
+      if (operation == "block_maxima") return make([this, n] { block_maxima(values_.data(), n, 256, gathered_.data(), stream_); });
+      if (operation == "cast_half") return make([this, n] { cast_half(accumulator_.data(), n, stream_); });
+      if (operation == "zero") return make([this, n] { zero(accumulator_.data(), places_.data(), n, 0, stream_); });
+      if (operation == "gather") return make([this, n] { gather(values_.data(), places_.data(), n, 0, gathered_.data(), stream_); });
+      if (operation == "scatter_add")
+        return make([this, n] { scatter_add(accumulator_.data(), places_.data(), n, 0, gathered_.data(), stream_); });
+      if (operation == "random_indices") {
+        out_.at_least(n);
+        return make([this, n] { random_indices(make_permutation(1, static_cast<std::uint64_t>(100 * n)), n, out_.data(), stream_); });
+      }
+      if (operation == "unite" && joined_size_ > 0)
+        return make([this] {
+          operations_.unite(joined_.data(), joined_size_, out_.data());
+          read_count(operations_.selected());
+        });
+    } catch (const DeviceError& error) {
+      throw RunError(error.what());
+    }
+    return nullptr;
   }
 
  private:
@@ -656,47 +780,53 @@ class CudaDevice final : public MeasuredDevice {
   fused::Task task_of(std::int64_t n, bool accumulating) {
     fused::Task task;
     task.gradient = accumulating ? gradient_.data() : nullptr;
-    task.scale = 1e-6F;
+    task.scale = scale_;
     task.values = accumulating ? accumulator_.data() : values_.data();
     task.size = n;
     task.out = out_.data();
     return task;
   }
+  void read_count(const void* from) {
+    check(cudaMemcpyAsync(number_, from, sizeof(std::int64_t), cudaMemcpyDeviceToHost, stream_), "copy of a count");
+  }
   void read_state() {
     check(cudaMemcpyAsync(state_, operations_.state(), sizeof *state_, cudaMemcpyDeviceToHost, stream_), "copy of a state");
+  }
+
+  void by_sample(std::int64_t n, std::int64_t k, bool accumulating) {
+    operations_.fused_sampled(task_of(n, accumulating), k);
+    read_state();
+  }
+  void by_radix(std::int64_t n, std::int64_t k) {
+    operations_.fused_radix(task_of(n, false), k);
+    read_state();
+  }
+  // Whether the sample is of use with these values.
+  bool by_sample_works(std::int64_t n, std::int64_t k) {
+    if (!fused::sample_helps(n, k)) return false;
+    by_sample(n, k, false);
+    check(cudaStreamSynchronize(stream_), "kernel");
+    return !Operations::gave_up(*state_);
   }
 
   // Every variant of top-k, and `topk` itself: by sample where that works on these values.
   template <typename Add>
   void add_topk(const Add& add, std::int64_t n, std::int64_t k) {
-    const auto by_sample = [this, n, k](bool accumulating) {
-      operations_.fused_sampled(task_of(n, accumulating), k);
-      read_state();
-    };
-    const auto by_radix = [this, n, k] {
-      operations_.fused_radix(task_of(n, false), k);
-      read_state();
-    };
-    bool sampled = fused::sample_helps(n, k);
-    if (sampled) {
-      by_sample(false);
-      check(cudaStreamSynchronize(stream_), "kernel");
-      sampled = !Operations::gave_up(*state_);
-    }
     const std::int64_t bytes = 4 * n + 8 * k;
-    if (sampled) {
-      add("topk", k, bytes, [by_sample] { by_sample(false); });
-      add("topk.sampled", k, bytes, [by_sample] { by_sample(false); });
-      add("accumulate_topk", k, 12 * n + 8 * k, [by_sample] { by_sample(true); });
+    const auto radix = [this, n, k] { by_radix(n, k); };
+    if (by_sample_works(n, k)) {
+      add("topk", k, bytes, [this, n, k] { by_sample(n, k, false); });
+      add("topk.sampled", k, bytes, [this, n, k] { by_sample(n, k, false); });
+      add("accumulate_topk", k, 12 * n + 8 * k, [this, n, k] { by_sample(n, k, true); });
     } else {
-      add("topk", k, bytes, by_radix);
-      add("topk.sampled", k, bytes, by_radix);
-      add("accumulate_topk", k, 12 * n + 8 * k, [this, by_radix, n] {
-        accumulate(gradient_.data(), 1e-6F, accumulator_.data(), n, stream_);
-        by_radix();
+      add("topk", k, bytes, radix);
+      add("topk.sampled", k, bytes, radix);
+      add("accumulate_topk", k, 12 * n + 8 * k, [this, n, k] {
+        accumulate(gradient_.data(), scale_, accumulator_.data(), n, stream_);
+        by_radix(n, k);
       });
     }
-    add("topk.radix", k, bytes, by_radix);
+    add("topk.radix", k, bytes, radix);
     add("topk.sort", k, bytes, [this, n, k] { operations_.topk(values_.data(), n, k, 0, out_.data()); });
     if (has_device_topk()) add("topk.cub", k, bytes, [this, n, k] { operations_.device_topk(values_.data(), n, k); });
   }
@@ -721,7 +851,9 @@ class CudaDevice final : public MeasuredDevice {
   Stream stream_;
   Operations operations_{stream_};
   Buffer<float> values_, gradient_, accumulator_, gathered_;
-  Buffer<std::int64_t> out_, places_, segments_;
+  Buffer<std::int64_t> out_, places_, segments_, joined_;
+  std::int64_t joined_size_ = 0;
+  float scale_ = 1e-6F;
   Buffer<double> sums_;
   Buffer<unsigned long long> counter_, zeros_;
   fused::State* state_ = nullptr;

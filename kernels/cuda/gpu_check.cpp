@@ -8,6 +8,7 @@
 
 #include "base/random.hpp"
 #include "kernels/cuda/cuda.hpp"
+#include "kernels/live_measure.hpp"
 
 namespace {
 
@@ -128,6 +129,32 @@ void compare(const Kernels& gpu, int kind, std::int64_t size) {
   }
   const auto lists = measured_lists(size, std::max<Index>(1, size / 3), 10 * size);
   expect(cpu.unite(lists, 10 * size) == gpu.unite(lists, 10 * size), "unite", size, 0);
+  for (const UniteMethod method : {UniteMethod::automatic, UniteMethod::bitmap, UniteMethod::sort}) {
+    std::vector<std::int32_t> expected_counts, found_counts;
+    const auto united = cpu.unite_counted(lists, 10 * size, expected_counts);
+    expect(united == gpu.unite_counted(lists, 10 * size, found_counts, method) && expected_counts == found_counts, "unite_counted", size,
+           static_cast<double>(method));
+  }
+}
+
+// Live measurement on the GPU: every operation gives a record with a time.
+void measure_live() {
+  constexpr std::int64_t kSize = 200000;
+  const std::vector<float> values = measured_values(kSize, 3);
+  const auto lists = measured_lists(4000, 3000, kSize);
+  const std::vector<Index> exchanged = cpu_kernels().unite(lists, kSize);
+  std::vector<LiveCall> calls;
+  for (const char* operation : {"accumulate", "threshold_select", "topk", "accumulate_select", "accumulate_topk", "count", "l2_norm",
+                                "moments", "block_maxima", "cast_half", "random_indices"})
+    calls.push_back({operation, kSize, 2000});
+  for (const char* operation : {"zero", "gather", "scatter_add"}) calls.push_back({operation, 3000, 3000});
+  calls.push_back({"unite", 4000, 3000});
+  LiveMeasurement live(cuda::measured_device(1), 3);
+  live.add(values, calls, lists, exchanged);
+  const auto profile = live.profile("live", "a test's values");
+  expect(profile.at("records").size() == calls.size(), "live measurement", kSize, 0);
+  for (const auto& record : profile.at("records"))
+    expect(record.at("median_s").get<double>() > 1e-7, "live " + record.at("operation").get<std::string>(), kSize, 0);
 }
 
 }  // namespace
@@ -143,6 +170,7 @@ int main(int argc, char** argv) {
     for (int kind = 0; kind < 6; ++kind)
       for (const std::int64_t size : {1, 2, 31, 32, 33, 127, 1000, 4097, 8193, 40001, 120003, 3000001})
         if (size <= largest) compare(cuda::kernels(fused), kind, size);
+  measure_live();
   std::printf("%ld comparisons, %d failures\n", compared, failures);
   return failures == 0 ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/cuda/fused_types.hpp"
+#include "kernels/cuda/unite_types.hpp"
 #include "kernels/fixed_sums.hpp"
 #include "kernels/permutation.hpp"
 
@@ -55,6 +56,14 @@ void fused_threshold(const fused::Task& task, std::uint32_t lowest, const fused:
 void fused_sampled(const fused::Task& task, long long k, const fused::Space& space, cudaStream_t stream);
 void fused_radix(const fused::Task& task, long long k, const fused::Space& space, cudaStream_t stream);
 void fused_kth(const float* values, long long size, long long k, const fused::Space& space, cudaStream_t stream);
+
+// unite.cu: the kernels of unite.cuh.
+/// The union of `count` indices in [0, size), and with `multiplicities` (`count` places) how many lists hold each; clears what it needs.
+void unite_bitmap(const std::int64_t* indices, std::int64_t count, std::int64_t size, const unite::Space& space, std::int64_t* out,
+                  std::int32_t* multiplicities, cudaStream_t stream);
+/// How often each of *distinct_count distinct values is among the `count` sorted ones.
+void run_lengths(const std::uint32_t* sorted, std::int64_t count, const std::uint32_t* distinct, const std::int64_t* distinct_count,
+                 std::int32_t* multiplicities, cudaStream_t stream);
 
 // The CUB algorithms, one for each file. With temporary == nullptr they only set `bytes`, the temporary memory that they need.
 

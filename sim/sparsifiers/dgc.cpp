@@ -5,7 +5,12 @@
 //           threshold is the smallest of the top ceil(d samples) of a strided 1 % sample, |v| >= threshold. Up to 10 corrections: more than
 //           1.3 of the wanted number: the exact top among these (resample) or a threshold 1.3 times as high; fewer than 0.8: 0.8 of the
 //           threshold. The list is cut to the first ceil(d N_l) indices by position.
-// Exchange: all-gather of fp32 (fp16) values and int64 (int32) indices of unequal size, all-reduce of the dense tensors.
+//           variant = grace (GRACE's DGC): tensors of any dimension; a sample of trunc(s N_l) places drawn with replacement, the threshold
+//           its trunc(s d N_l)-th largest (both at least 1); up to 10 corrections: above 1.3 d N_l 1.3 times the threshold, below 0.7 d N_l
+//           0.7 of it; all that pass are sent. Its clipping does not work in its authors' code and is refused.
+// Exchange: all-gather of fp32 (fp16) values and int64 (int32) indices of unequal size, all-reduce of the dense tensors; grace: all-gather
+// of
+//           two sizes first, then both padded.
 // Cost:     two passes of state, a sample, one pass per test.
 //
 // Dense tensors count as sent: they are in every worker's selection and in the union. Warm-up over w epochs: d^((e+1)/(w+1)) in epoch e.
@@ -34,15 +39,17 @@ class Dgc : public Sparsifier {
         half_(values.at("fp16_values").get<bool>()),
         sample_ratio_(values.at("sample_ratio").get<double>()),
         clip_norm_(values.at("clip_norm").get<double>()),
+        grace_(values.at("variant") == "grace"),
         warmup_epochs_(values.at("warmup_epochs").get<std::int64_t>()),
         epoch_iterations_(values.at("iterations_per_epoch").get<std::int64_t>()),
-        style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false} {
+        style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), grace_ ? 16U : 0U, grace_} {
+    if (grace_ && clip_norm_ != 0) throw InputError("clip_norm", "0 with variant grace", number_text(clip_norm_));
     if (warmup_epochs_ > 0 && epoch_iterations_ == 0)
       throw InputError("iterations_per_epoch", "a number >= 1 when warmup_epochs is given", "0");
     for (const traces::Layer& layer : shape.layers) {
       if (layer.size == 0) continue;
       const Segment piece{layer.offset, layer.offset + layer.size};
-      (layer.shape.size() > 1 ? pieces_ : dense_).push_back(piece);
+      (grace_ || layer.shape.size() > 1 ? pieces_ : dense_).push_back(piece);
     }
     momentum_state_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
@@ -113,7 +120,8 @@ class Dgc : public Sparsifier {
         const Segment& piece = pieces_[p];
         // One stream per tensor: the samples of one do not depend on the sizes of the others.
         Random random(stream_key(shape_.seed, "dgc", {static_cast<std::uint64_t>(iteration), worker, p}));
-        std::vector<Index> chosen = select_in(accumulators, kernels, at, piece, density, random, work);
+        std::vector<Index> chosen = grace_ ? select_in_grace(accumulators, kernels, at, piece, density, random, work)
+                                           : select_in(accumulators, kernels, at, piece, density, random, work);
         counts[p][worker] = std::ssize(chosen);
         own.insert(own.end(), chosen.begin(), chosen.end());
       }
@@ -220,6 +228,28 @@ class Dgc : public Sparsifier {
     return chosen;
   }
 
+  std::vector<Index> select_in_grace(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker,
+                                     const Segment& piece, double density, Random& random, WorkLog& work) const {
+    const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
+    const double size = static_cast<double>(piece.size()), wanted = density * size;
+    std::vector<float> samples(static_cast<std::size_t>(std::max(1.0, std::trunc(sample_ratio_ * size))));
+    for (float& sampled : samples) sampled = std::abs(values[random.below(static_cast<std::uint64_t>(piece.size()))]);
+    const Index top = std::min<Index>(std::ssize(samples), static_cast<Index>(std::max(1.0, std::trunc(sample_ratio_ * density * size))));
+    std::nth_element(samples.begin(), samples.begin() + (top - 1), samples.end(), std::greater<>());
+    float threshold = samples[static_cast<std::size_t>(top - 1)];
+    work.one(worker, "gather", std::ssize(samples), std::ssize(samples), 0);
+    work.one(worker, "topk", std::ssize(samples), top, 0);
+    std::vector<Index> chosen;
+    for (int loop = 0;; ++loop) {
+      chosen.clear();
+      kernels.threshold_select(values, threshold, piece.begin, chosen);
+      work.one(worker, "threshold_select", piece.size(), std::ssize(chosen), 0);
+      const double count = static_cast<double>(chosen.size());
+      if (loop == 10 || (count <= 1.3 * wanted && count >= 0.7 * wanted)) return chosen;
+      threshold *= count > wanted ? 1.3F : 0.7F;
+    }
+  }
+
   static void keep_largest(std::span<const float> values, Index first, Index wanted, const kernels::Kernels& kernels,
                            std::vector<Index>& chosen) {
     std::vector<float> candidates(chosen.size());
@@ -236,6 +266,7 @@ class Dgc : public Sparsifier {
   float momentum_;
   bool nesterov_, masking_, resample_, half_;
   double sample_ratio_, clip_norm_;
+  bool grace_;
   std::int64_t warmup_epochs_, epoch_iterations_;
   GatherStyle style_;
   std::vector<Segment> pieces_, dense_;
@@ -254,6 +285,9 @@ SparsifierInfo describe_dgc() {
   info.exchange = "all-gather of values (4k_i) and of indices (8k_i), sizes differ; all-reduce of one-dimensional tensors";
   info.cost = "two passes of state, a 1 % sample, one pass per test";
   info.parameters = {
+      choice_parameter(
+          "variant", {"dgc", "grace"},
+          "the authors' code, or GRACE's: tensors of any dimension, a sample drawn with replacement, no resampling and no cut"),
       number_parameter("momentum", 0.9, ">= 0 and < 1", Json{{"minimum", 0}, {"exclusiveMaximum", 1}}, "m of the momentum correction"),
       boolean_parameter("nesterov", false, "Nesterov's form of the correction"),
       boolean_parameter("momentum_masking", true, "u becomes 0 where entries are sent"),
@@ -262,7 +296,7 @@ SparsifierInfo describe_dgc() {
       number_parameter(
           "clip_norm", 0, ">= 0", Json{{"minimum", 0}},
           "largest L2 norm of a sparse tensor's gradient; what is above is scaled down before it is accumulated; 0: no clipping"),
-      boolean_parameter("resample", true, "exact top among too many, instead of a higher threshold"),
+      boolean_parameter("resample", true, "exact top among too many, instead of a higher threshold (dgc)"),
       integer_parameter("warmup_epochs", 0, ">= 0", Json{{"minimum", 0}},
                         "epochs w over which the density falls to d (the authors' wm5: 5)"),
       integer_parameter("iterations_per_epoch", 0, ">= 0", Json{{"minimum", 0}}, "needed with warmup_epochs"),

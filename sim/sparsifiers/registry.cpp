@@ -17,6 +17,7 @@
   X(sidco)                       \
   X(accordion)                   \
   X(oktopk)                      \
+  X(topk_dsa)                    \
   X(omnireduce)                  \
   X(grace_topk)                  \
   X(grace_threshold)

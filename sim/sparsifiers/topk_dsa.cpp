@@ -1,0 +1,104 @@
+// Top-k by a dynamic sparse all-reduce (TopkDSA, SparCML's split all-gather).
+// Paper:    Renggli et al., SC 2019 (arXiv 1802.08021); as Shigangli/Ok-Topk's baseline "topkSA".
+// Rule:     each worker selects its k = trunc(d N) largest |a|. The vector is cut into n regions of floor(N / n), the last with the rest;
+//           worker j sums region j. All sums are the result: nothing is selected a second time, so the union grows with n.
+// Exchange: all-to-all of sizes, all-to-all of entries outside the own region (8 bytes each), all-gather of sizes, all-gather of the
+//           regions' entries (8 bytes each), or of the regions as they are (4 N bytes in all) when the entries, two floats each, are more
+//           than 2/3 N floats. Residuals become 0 at the own selection.
+// Cost:     top-k over N on every worker, summing of a region.
+//
+// The authors' code gives the last region N mod floor(N / n) more elements instead of N mod n and stops for some N; here it ends at N.
+#include <algorithm>
+
+#include "sim/sparsifiers/common.hpp"
+
+namespace sparscale::sim {
+namespace {
+
+class TopkDsa : public Sparsifier {
+ public:
+  explicit TopkDsa(const ReplayShape& shape) : shape_(shape) {}
+
+  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
+    Selection selection;
+    selection.selected.resize(static_cast<std::size_t>(n));
+    for (std::int64_t worker = 0; worker < n; ++worker) {
+      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
+      kernels.topk(accumulators.range(worker, 0, N), k, 0, own);
+      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
+    }
+    selection.exchanged = kernels.unite(selection.selected, N);
+
+    const auto inside = [](const std::vector<Index>& list, const Segment& region) {
+      return std::lower_bound(list.begin(), list.end(), region.end) - std::lower_bound(list.begin(), list.end(), region.begin);
+    };
+    std::vector<std::uint64_t> sent(static_cast<std::size_t>(n)), pairs, whole;
+    std::vector<Index> received(static_cast<std::size_t>(n)), distinct;
+    for (std::int64_t region = 0; region < n; ++region) {
+      const Segment range{region * (N / n), region + 1 == n ? N : (region + 1) * (N / n)};
+      for (std::int64_t worker = 0; worker < n; ++worker) {
+        const Index count = inside(selection.selected[static_cast<std::size_t>(worker)], range);
+        received[static_cast<std::size_t>(region)] += count;
+        if (worker != region) sent[static_cast<std::size_t>(worker)] += 8 * static_cast<std::uint64_t>(count);
+      }
+      distinct.push_back(inside(selection.exchanged, range));
+      pairs.push_back(8 * static_cast<std::uint64_t>(distinct.back()));
+      whole.push_back(4 * static_cast<std::uint64_t>(range.size()));
+    }
+    const bool dense = 3 * std::ssize(selection.exchanged) > N;  // 2 U > 2/3 N
+
+    Exchange& exchange = selection.exchange;
+    exchange.push_back(call_of(Operation::all_to_all, "counts", "int32", {4 * static_cast<std::uint64_t>(n - 1)}));
+    exchange.push_back(call_of(Operation::all_to_all, "values", "float32", std::move(sent)));
+    exchange.push_back(all_gather("counts", "int32", 4));
+    exchange.push_back(
+        call_of(Operation::all_gather, dense ? "gradient" : "values", "float32", dense ? std::move(whole) : std::move(pairs)));
+
+    WorkLog work(n);
+    work.all("accumulate", N, N, 0);
+    work.all("topk", N, k, 0);
+    work.all("gather", k, k, 1);
+    for (std::int64_t region = 0; region < n; ++region)
+      work.one(region, "unite", received[static_cast<std::size_t>(region)], distinct[static_cast<std::size_t>(region)], 2);
+    work.all("zero", k, k, 4);
+    selection.work = work.take();
+    selection.contribution = Contribution::at_own_selection;
+    selection.details["region_received"] = received;
+    selection.details["dense_gather"] = dense;
+    return selection;
+  }
+
+ private:
+  static CollectiveCall call_of(Operation operation, const std::string& payload, const std::string& dtype,
+                                std::vector<std::uint64_t> bytes) {
+    CollectiveCall call;
+    call.operation = operation;
+    call.payload = payload;
+    call.dtype = dtype;
+    call.bytes = std::move(bytes);
+    return call;
+  }
+
+  ReplayShape shape_;
+};
+
+}  // namespace
+
+SparsifierInfo describe_topk_dsa() {
+  SparsifierInfo info;
+  info.name = "topk_dsa";
+  info.title = "Top-k by a dynamic sparse all-reduce";
+  info.paper = "Renggli et al., SC 2019 (arXiv 1802.08021)";
+  info.rule = "Each worker selects its k largest |a|; entries are summed region by region, one region per worker, and all sums gathered.";
+  info.exchange =
+      "all-to-all of sizes and of entries (8 bytes each), all-gather of sizes and of the sums (8 bytes each, or dense when many)";
+  info.cost = "top-k over N on every worker, summing of a region; U grows with n";
+  info.parameters = {scope_parameter(), bucket_bytes_parameter()};
+  info.make = [](const ReplayShape& shape, const Json& values) {
+    return make_by_scope(shape, values, [](const ReplayShape& part) { return std::make_unique<TopkDsa>(part); });
+  };
+  return info;
+}
+
+}  // namespace sparscale::sim
