@@ -6,8 +6,10 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "experiments/synthetic_trace.hpp"
 #include "sim/collective.hpp"
 #include "sim/sparsifier.hpp"
+#include "traces/synthesis.hpp"
 
 namespace sparscale::embedded {
 extern const char* const experiment_schema;
@@ -256,6 +258,18 @@ Experiment Experiment::load(const fs::path& path) {
     document[key] = document.at(key).is_array() ? written : written.at(0);
     return files;
   };
+  // Synthetic traces are made now. The effective experiment keeps their descriptions, with the model in them when it came from a file.
+  Json described = document.at("trace");
+  for (const AxisValue& value : axis(document, "trace")) {
+    if (!value.value.is_object()) continue;
+    const std::string place = file + ": " + value.pointer + "/synthesize";
+    const Json& given = value.value.at("synthesize");
+    const fs::path made = at_pointer(value, [&] { return synthetic_trace(given, folder, place); });
+    const Json::json_pointer within(value.pointer.substr(std::string("/trace").size()));
+    if (const Json& model = given.at("model"); model.is_string() && is_path(model.get<std::string>()))
+      described[within]["synthesize"]["model"] = traces::load_model(resolve_file(model.get<std::string>(), folder).string());
+    document[Json::json_pointer(value.pointer)] = made.string();
+  }
   for (const auto& [name, found] : resolve_axis("trace", [&](const std::string& text) { return find_trace(text, folder); })) {
     const traces::Trace trace = traces::Trace::open(found);
     trace.verify_checksums();
@@ -400,6 +414,8 @@ Experiment Experiment::load(const fs::path& path) {
     if (seen_runs.insert(run.key).second) experiment.runs.push_back(run);
   });
   experiment.effective = document;
+  for (const AxisValue& value : axis(Json{{"trace", described}}, "trace"))
+    if (value.value.is_object()) experiment.effective[Json::json_pointer(value.pointer)] = value.value;
   experiment.effective["sparsifier"] = document.at("sparsifier").is_array() ? complete : complete.at(0);
   return experiment;
 }

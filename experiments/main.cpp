@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   experiments::add_report_command(program);
   experiments::add_compare_command(program);
   experiments::add_answer_command(program);
+  experiments::add_claims_command(program);
   experiments::add_list_command(program);
   experiments::add_schema_command(program);
   experiments::add_validate_command(program);

@@ -61,7 +61,13 @@ std::int64_t elements(const Json& shape, const std::string& name, const std::str
   return product;
 }
 
-// Checks a description; the number of its parameters.
+}  // namespace
+
+const Json& model_schema() {
+  static const Json schema = parse_json(embedded::model_schema_text, "model.schema.json");
+  return schema;
+}
+
 std::int64_t check_model(const Json& model, const std::string& name) {
   validate_json(model, model_schema(), name);
   std::int64_t total = 0;
@@ -79,13 +85,6 @@ std::int64_t check_model(const Json& model, const std::string& name) {
   if (model.contains("parameters") && model["parameters"].get<std::int64_t>() != total)
     throw InputError(name, "/parameters", std::to_string(total) + " as the layers have", model["parameters"].dump());
   return total;
-}
-
-}  // namespace
-
-const Json& model_schema() {
-  static const Json schema = parse_json(embedded::model_schema_text, "model.schema.json");
-  return schema;
 }
 
 std::vector<std::string> shipped_models() {

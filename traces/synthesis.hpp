@@ -15,7 +15,11 @@ namespace sparscale::traces {
 /// The JSON Schema of model descriptions.
 const Json& model_schema();
 
-/// A shipped description by name, or a file. Checked against the schema; the layers add up to `parameters`. Errors: InputError.
+/// Checks a description against the schema, and that its layers add up to `parameters`; returns how many gradients it has. `name` is what
+/// messages call it. Errors: InputError.
+std::int64_t check_model(const Json& model, const std::string& name);
+
+/// A shipped description by name, or a file; checked. Errors: InputError.
 Json load_model(const std::string& name_or_file);
 
 /// Names of the shipped descriptions, sorted.

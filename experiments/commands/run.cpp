@@ -42,6 +42,9 @@ void add_run_command(CLI::App& program) {
     std::printf("Results: %s\n", (run.directory / "results.csv").c_str());
     if (!options->no_figures && plotted == 0) std::printf("Figures: %s\n", (run.directory / "figures").c_str());
     for (const std::string& line : summary_lines(run.directory)) std::printf("%s\n", line.c_str());
+    if (experiment.effective.contains("claims") && failed < experiment.runs.size())
+      if (const int status = run_analysis_program("claims.py", {run.directory.string(), "--quiet"}, false); status != 0)
+        throw CLI::RuntimeError(status == 2 ? 2 : 1);
     if (failed > 0) throw RunError(std::to_string(failed) + " of " + std::to_string(experiment.runs.size()) + " runs failed");
     if (plotted != 0)
       throw RunError("the figures could not be drawn; the results are complete (sparscale plot " + run.directory.string() + ")" + reason);

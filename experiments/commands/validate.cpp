@@ -25,7 +25,8 @@ void add_validate_command(CLI::App& program) {
     if (options->out.empty()) return;
     write_file_atomic(std::filesystem::path(options->out) / "validation.csv", validation_csv(validation));
     if (options->no_figure) return;
-    if (const int status = run_analysis_program("validation.py", {options->out}, true); status != 0) throw CLI::RuntimeError(status == 2 ? 2 : 1);
+    if (const int status = run_analysis_program("validation.py", {options->out}, true); status != 0)
+      throw CLI::RuntimeError(status == 2 ? 2 : 1);
   });
 }
 
