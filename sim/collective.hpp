@@ -85,6 +85,7 @@ struct CollectiveInput {
   std::uint64_t chunk_bytes = 0;         // chunks of pipelined algorithms; 0: default_chunk_bytes
   std::int64_t round = 0;                // gossip: the iteration, which chooses the peers
   std::uint64_t seed = 1;                // gossip with random peers
+  const SparseStream* stream = nullptr;  // sparse_all_reduce; null: `bytes` in equal stretches, the sum as large as the largest of them
 };
 inline constexpr std::uint64_t default_chunk_bytes = 256 * 1024;
 

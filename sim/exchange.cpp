@@ -10,13 +10,14 @@
 namespace sparscale::sim {
 namespace {
 
-constexpr std::array<std::pair<Operation, const char*>, 7> operation_names{{{Operation::all_gather, "all_gather"},
+constexpr std::array<std::pair<Operation, const char*>, 8> operation_names{{{Operation::all_gather, "all_gather"},
                                                                             {Operation::all_reduce, "all_reduce"},
                                                                             {Operation::reduce_scatter, "reduce_scatter"},
                                                                             {Operation::broadcast, "broadcast"},
                                                                             {Operation::reduce, "reduce"},
                                                                             {Operation::all_to_all, "all_to_all"},
-                                                                            {Operation::gossip, "gossip"}}};
+                                                                            {Operation::gossip, "gossip"},
+                                                                            {Operation::sparse_all_reduce, "sparse_all_reduce"}}};
 
 Json bytes_to_json(const std::vector<std::uint64_t>& bytes) {
   const bool equal = std::all_of(bytes.begin(), bytes.end(), [&](std::uint64_t b) { return b == bytes.front(); });
@@ -67,16 +68,18 @@ Json CollectiveCall::to_json() const {
   if (entry_index_bytes > 0) json["entry"] = {entry_index_bytes, entry_value_bytes};
   if (index_range > 0) json["index_range"] = index_range;
   if (!delta_bytes.empty()) json["delta_bytes"] = delta_bytes;
+  if (stream)
+    json["stream"] = {{"sent_bytes", stream->sent_bytes}, {"back_bytes", stream->back_bytes}, {"aggregators", stream->aggregators}};
   return json;
 }
 
 CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers) {
   if (!json.is_object()) throw InputError("exchange call", "an object", brief(json));
-  static constexpr std::array<std::string_view, 9> keys = {"op",   "payload", "dtype",       "bytes",      "bytes_unpadded",
-                                                           "root", "entry",   "index_range", "delta_bytes"};
+  static constexpr std::array<std::string_view, 10> keys = {"op",   "payload", "dtype",       "bytes",       "bytes_unpadded",
+                                                            "root", "entry",   "index_range", "delta_bytes", "stream"};
   for (const auto& [key, value] : json.items())
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
-      throw InputError("exchange call", "the keys op, payload, dtype, bytes, bytes_unpadded, root, entry, index_range, delta_bytes",
+      throw InputError("exchange call", "the keys op, payload, dtype, bytes, bytes_unpadded, root, entry, index_range, delta_bytes, stream",
                        "the unknown key \"" + key + "\"");
   CollectiveCall call;
   call.operation = operation_from_name(text_from_json(json, "op"));
@@ -106,6 +109,24 @@ CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers)
     const std::int64_t lists = call.operation == Operation::broadcast ? 1 : workers;
     call.delta_bytes = bytes_from_json(json, "delta_bytes", lists);
     call.delta_bytes.resize(static_cast<std::size_t>(lists), call.delta_bytes.front());
+  }
+  if (json.contains("stream")) {
+    static const Json schema = parse_json(
+        R"({"type":"object","required":["sent_bytes","back_bytes","aggregators"],"additionalProperties":false,"properties":{
+            "sent_bytes":{"type":"array","items":{"type":"array","items":{"type":"integer","minimum":0}}},
+            "back_bytes":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},
+            "aggregators":{"type":"integer","minimum":0,"maximum":1048576}}})",
+        "stream");
+    validate_json(json.at("stream"), schema, "exchange call /stream");
+    SparseStream stream{json.at("stream").at("sent_bytes").get<std::vector<std::vector<std::uint64_t>>>(),
+                        json.at("stream").at("back_bytes").get<std::vector<std::uint64_t>>(),
+                        json.at("stream").at("aggregators").get<std::int64_t>()};
+    const std::size_t stretches = stream.back_bytes.size();
+    if (static_cast<std::int64_t>(stream.sent_bytes.size()) != workers ||
+        std::any_of(stream.sent_bytes.begin(), stream.sent_bytes.end(), [&](const auto& own) { return own.size() != stretches; }))
+      throw InputError("exchange call /stream/sent_bytes",
+                       std::to_string(stretches) + " numbers for each of " + std::to_string(workers) + " workers", "others");
+    call.stream = std::move(stream);
   }
   return call;
 }

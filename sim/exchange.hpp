@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,12 +11,19 @@
 namespace sparscale::sim {
 
 /// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together, in equal parts. gossip: every worker gets what a
-/// few others have.
-enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip };
+/// few others have. sparse_all_reduce: the sum of blocks that only some workers have; `bytes` is what a worker hands in.
+enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip, sparse_all_reduce };
 
 /// The name in files and on the command line, and back. Errors: InputError on an unknown name.
 std::string operation_name(Operation operation);
 Operation operation_from_name(const std::string& name);
+
+/// Blocks on their way through aggregators: the vector is cut into stretches, which follow one another.
+struct SparseStream {
+  std::vector<std::vector<std::uint64_t>> sent_bytes;  // of every worker, in every stretch
+  std::vector<std::uint64_t> back_bytes;               // of the sum, in every stretch
+  std::int64_t aggregators = 0;                        // 0: as many as workers
+};
 
 /// One blocking collective call.
 struct CollectiveCall {
@@ -34,11 +42,13 @@ struct CollectiveCall {
   /// Payload indices: bytes of each list (one per worker; one of a broadcast) when the distances between its indices are written with
   /// LEB128 (wire_format.hpp); empty when it was not asked for or the list is not known.
   std::vector<std::uint64_t> delta_bytes;
+  /// sparse_all_reduce only.
+  std::optional<SparseStream> stream;
   /// Payload indices: the lists are what the workers selected, in order. Not written.
   bool lists_are_selections = true;
 
-  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes]}; bytes is a number when all workers have
-  /// the same, entry is [index bytes, value bytes].
+  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes][, stream]}; bytes is a number when all
+  /// workers have the same, entry is [index bytes, value bytes].
   Json to_json() const;
   static CollectiveCall from_json(const Json& json, std::int64_t workers);
   /// Bytes of every worker, n of them.

@@ -30,6 +30,8 @@ const std::string& algorithm_of(const CollectiveChoice& choice, Operation operat
       return choice.all_to_all;
     case Operation::gossip:
       return choice.gossip;
+    case Operation::sparse_all_reduce:
+      return choice.sparse_all_reduce;
   }
   throw RunError("an operation without an algorithm");
 }
@@ -84,8 +86,9 @@ IterationTime Timeline::time(const Json& record) {
     do_work(stage++);
     const CollectiveCall call = CollectiveCall::from_json(entry, workers);
     const CollectiveAlgorithm& algorithm = find_collective(call.operation, algorithm_of(options_.collectives, call.operation));
+    const auto bytes = call.bytes_of_all(workers, !call.bytes_unpadded.empty());
     const std::unique_ptr<Program> program =
-        algorithm.make(call.bytes_of_all(workers, !call.bytes_unpadded.empty()), call.root, network_.node_of_worker());
+        algorithm.make({bytes, call.root, network_.node_of_worker(), 0, 0, 1, call.stream ? &*call.stream : nullptr});
     const CollectiveTiming timing = network_.time(*program, clock);
     clock = timing.end_s;
     advance(carries_indices(call.payload) ? result.index_exchange_time_s : result.value_exchange_time_s);

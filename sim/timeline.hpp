@@ -23,6 +23,7 @@ struct CollectiveChoice {
   std::string reduce = "binomial";
   std::string all_to_all = "pairwise";
   std::string gossip = "exponential";
+  std::string sparse_all_reduce = "streaming";
 };
 
 /// What a timeline needs besides the replay records.

@@ -113,7 +113,14 @@ class Recoder {
     use.values |= values;
     CollectiveCall made = call;
     if (carries_blocks(call)) {
-      for (std::uint64_t& one : made.bytes) one = offsets_of_blocks(call, one) + (one - offsets_of_blocks(call, one)) / 2;
+      const auto halve = [&](std::vector<std::uint64_t>& sizes) {
+        for (std::uint64_t& one : sizes) one = offsets_of_blocks(call, one) + (one - offsets_of_blocks(call, one)) / 2;
+      };
+      halve(made.bytes);
+      if (made.stream) {
+        for (auto& stretches : made.stream->sent_bytes) halve(stretches);
+        halve(made.stream->back_bytes);
+      }
       made.entry_index_bytes = made.entry_value_bytes = 0;
       made.dtype = "uint8";
       return made;
@@ -221,6 +228,13 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
         const std::uint64_t all = entries.size() == 1 ? checked_multiply(entries.front(), n, "values of all workers")
                                                       : std::accumulate(entries.begin(), entries.end(), std::uint64_t{0});
         arrived = {all};
+      }
+      if (call.operation == Operation::sparse_all_reduce && call.stream) {
+        std::uint64_t back = 0;
+        for (const std::uint64_t stretch : call.stream->back_bytes) back += stretch;
+        CollectiveCall sum = call;
+        sum.bytes = {back};
+        arrived = recoder.entries_of(sum);
       }
       if (call.operation == Operation::reduce) {  // a list for every round in which a worker receives (reduce binomial)
         arrived.assign(n, 0);

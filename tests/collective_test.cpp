@@ -1,6 +1,8 @@
 #include "sim/collective.hpp"
 
+#include <bit>
 #include <bitset>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <numeric>
@@ -126,6 +128,16 @@ std::vector<std::uint64_t> sizes_for(Operation operation, std::size_t n, std::ui
   return bytes;
 }
 
+// Node by node, all of whose workers begin with something in the blocks of their node.
+std::vector<std::vector<Contributors>> held_by_nodes(const Program& program, const std::vector<std::int64_t>& node) {
+  const auto n = static_cast<std::size_t>(program.workers());
+  std::vector<std::vector<Contributors>> held(n, std::vector<Contributors>(static_cast<std::size_t>(program.blocks())));
+  for (std::size_t w = 0; w < n; ++w)
+    for (std::size_t b = 0; b < held[w].size(); ++b)
+      if (node[static_cast<std::size_t>(program.owner(static_cast<std::int64_t>(b)))] == node[w]) held[w][b].set(w);
+  return held;
+}
+
 Contributors one(std::size_t worker) { return Contributors().set(worker); }
 
 Contributors all(std::size_t n) {
@@ -137,6 +149,7 @@ Contributors all(std::size_t n) {
 // Runs one algorithm and checks what everyone holds in the end.
 void check_data_flow(const CollectiveAlgorithm& algorithm, const CollectiveInput& input) {
   const std::size_t n = input.bytes.size();
+  if (algorithm.name == "crossover_hierarchical" && !input.node.empty()) return;  // a test of its own
   INFO(operation_name(algorithm.operation) << " " << algorithm.name << " n = " << n << " chunks of " << input.chunk_bytes);
   const auto program = algorithm.make(input);
   REQUIRE(program->workers() == static_cast<std::int64_t>(n));
@@ -155,13 +168,15 @@ void check_data_flow(const CollectiveAlgorithm& algorithm, const CollectiveInput
           break;
         }
         case Operation::all_reduce:
+        case Operation::sparse_all_reduce:
           REQUIRE(flow.held[w][b] == all(n));
           break;
         case Operation::broadcast:
           REQUIRE(flow.held[w][b] == one(static_cast<std::size_t>(input.root)));
           break;
         case Operation::reduce_scatter:
-          if (flow.held[w][b] == all(n)) ++owners[b];
+          // A worker's own chunk, or (ring) that of the next one.
+          if (w == (algorithm.name == "ring" ? (b + n - 1) % n : b)) REQUIRE(flow.held[w][b] == all(n));
           break;
         case Operation::reduce:
           if (w == 0) REQUIRE(flow.held[w][b] == all(n));
@@ -179,7 +194,6 @@ void check_data_flow(const CollectiveAlgorithm& algorithm, const CollectiveInput
         }
       }
     }
-  if (algorithm.operation == Operation::reduce_scatter) REQUIRE(owners == std::vector<int>(blocks, 1));
   if (algorithm.operation == Operation::all_gather)
     for (const std::size_t of_worker : blocks_of) REQUIRE(of_worker >= 1);
   if (algorithm.operation == Operation::gossip) {
@@ -203,9 +217,9 @@ TEST_CASE("Every collective delivers the right contributions for 1 to 65 workers
       check_data_flow(algorithm, input);
       if (algorithm.operation == Operation::gossip)
         for (input.round = 1; input.round < 8; ++input.round) check_data_flow(algorithm, input);
-      // The same on nodes of 4 and 5 where that is possible.
+      // The same on nodes of 4 and 5, the last of which may have fewer.
       for (const std::size_t devices : {4, 5}) {
-        if (n % devices != 0 || algorithm.name != "hierarchical") continue;
+        if (algorithm.name != "hierarchical" && algorithm.name != "leader") continue;
         std::vector<std::int64_t> node(n);
         for (std::size_t w = 0; w < n; ++w) node[w] = static_cast<std::int64_t>(w / devices);
         input.node = node;
@@ -213,6 +227,129 @@ TEST_CASE("Every collective delivers the right contributions for 1 to 65 workers
         for (std::size_t w = 0; w < n; ++w) node[w] = static_cast<std::int64_t>(w * 7 % n / devices);  // any order
         if (n % 7 != 0) check_data_flow(algorithm, input);
       }
+    }
+}
+
+TEST_CASE("Streaming aggregation adds every part once, whatever the aggregators and stretches") {
+  const CollectiveAlgorithm& algorithm = find_collective(Operation::sparse_all_reduce, "streaming");
+  for (std::size_t n = 2; n <= most_workers; n += n < 12 ? 1 : 9)
+    for (const std::int64_t aggregators : {0, 1, 2, static_cast<int>(n) / 2, static_cast<int>(n)}) {
+      if (aggregators > static_cast<std::int64_t>(n)) continue;
+      SparseStream stream;
+      Random random(stream_key(3, "stream test", {n}));
+      std::vector<std::uint64_t> bytes(n, 0);
+      for (int stretch = 0; stretch < 3; ++stretch) stream.back_bytes.push_back(4 * random.below(100000));
+      for (std::size_t w = 0; w < n; ++w) {
+        stream.sent_bytes.emplace_back();
+        for (int stretch = 0; stretch < 3; ++stretch) {
+          stream.sent_bytes.back().push_back(random.below(3) == 0 ? 0 : random.below(100000));
+          bytes[w] += stream.sent_bytes.back().back();
+        }
+      }
+      stream.aggregators = aggregators;
+      CollectiveInput input{bytes, 0, {}, 0, 0, 1, &stream};
+      check_data_flow(algorithm, input);
+      const auto program = algorithm.make(input);
+      const DataFlow flow = run(*program, held_before(algorithm.operation, *program, 0));
+      // What is aggregated elsewhere goes out once, the sums to everybody else.
+      const auto A = static_cast<std::uint64_t>(aggregators == 0 ? static_cast<std::int64_t>(n) : aggregators);
+      CHECK(flow.messages == 2 * 3 * A * (n - 1));
+      std::uint64_t sent = 0, kept = 0, back = 0;
+      for (const std::uint64_t b : flow.bytes_sent) sent += b;
+      for (const std::uint64_t b : stream.back_bytes) back += b;
+      const std::uint64_t in = std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+      kept = in + back * (n - 1) - sent;  // the aggregators' own parts
+      if (A == 1) CHECK(kept == bytes[0]);
+      if (A == n)
+        CHECK(std::abs(static_cast<double>(kept) - static_cast<double>(in) / static_cast<double>(n)) <= 3 * 4.0 * static_cast<double>(n));
+    }
+  SparseStream stream{{{1}, {1}}, {1}, 3};
+  const std::vector<std::uint64_t> two(2, 1);
+  CHECK_THROWS_WITH(algorithm.make(CollectiveInput{two, 0, {}, 0, 0, 1, &stream}),
+                    "sparse_all_reduce streaming aggregators: expected at most as many as workers (2), found 3");
+}
+
+TEST_CASE("Hierarchical crossover: nodes sum up, leaders swap segments, everyone in a node gets them") {
+  const CollectiveAlgorithm& algorithm = find_collective(Operation::gossip, "crossover_hierarchical");
+  for (std::size_t n = 1; n <= most_workers; ++n)
+    for (const std::size_t devices : {1, 4, 5})
+      for (const std::int64_t round : {0, 3}) {
+        INFO("n = " << n << ", nodes of " << devices);
+        const std::vector<std::uint64_t> bytes(n, 8000);
+        std::vector<std::int64_t> node(n);
+        for (std::size_t w = 0; w < n; ++w) node[w] = static_cast<std::int64_t>(w / devices);
+        const auto program = algorithm.make(CollectiveInput{bytes, 0, node, 0, round, 1});
+        const DataFlow flow = run(*program, held_by_nodes(*program, node));
+        REQUIRE(flow.problem == "");
+        const std::int64_t nodes = node.back() + 1;
+        const auto blocks = static_cast<std::size_t>(program->blocks()), each = blocks / static_cast<std::size_t>(nodes);
+        std::vector<Contributors> of_node(static_cast<std::size_t>(nodes));
+        for (std::size_t w = 0; w < n; ++w) of_node[static_cast<std::size_t>(node[w])].set(w);
+        for (std::size_t w = 0; w < n; ++w)
+          for (std::size_t piece = 0; piece < each; ++piece) {
+            std::size_t others = 0;
+            for (std::size_t other = 0; other < of_node.size(); ++other) {
+              const Contributors& held = flow.held[w][other * each + piece];
+              if (static_cast<std::int64_t>(other) == node[w]) {
+                REQUIRE(held == of_node[other]);  // the whole of the own node's model
+              } else if (held.any()) {
+                REQUIRE(held == of_node[other]);
+                ++others;
+              }
+            }
+            REQUIRE(others == (nodes > 1 ? 1 : 0));  // and every piece from one other node
+          }
+        // Bytes of a leader of a full node: its share of the node's ring, the segments, and the segments again down the chain.
+        if (n >= 2 * devices) CHECK(flow.bytes_sent[0] == 2 * 8000 * (devices - 1) / devices + 8000 + (devices > 1 ? 8000 : 0));
+      }
+}
+
+TEST_CASE("Bytes of leaders and of reduce-scatters follow the formulas") {
+  for (const std::size_t devices : {1, 3, 4})
+    for (const std::size_t n : {4, 7, 12, 13}) {
+      INFO(n << " workers on nodes of " << devices);
+      std::vector<std::int64_t> node(n);
+      for (std::size_t w = 0; w < n; ++w) node[w] = static_cast<std::int64_t>(w / devices);
+      const std::uint64_t nodes = static_cast<std::uint64_t>(node.back() + 1);
+      std::vector<std::uint64_t> sizes(n, 0), of_node(nodes, 0);
+      for (std::size_t w = 0; w < n; ++w) of_node[static_cast<std::size_t>(node[w])] += 100 + w;
+      const std::uint64_t total = std::accumulate(of_node.begin(), of_node.end(), std::uint64_t{0});
+      std::vector<std::uint64_t> blocks(n);
+      for (std::size_t w = 0; w < n; ++w) blocks[w] = 100 + w;
+      const auto gather = find_collective(Operation::all_gather, "leader").make(CollectiveInput{blocks, 0, node});
+      const DataFlow gathered = run(*gather, held_before(Operation::all_gather, *gather, 0));
+      const std::uint64_t buffer = 4 * 3 * 4 * 5 * 7 * 12 * 13;
+      const std::vector<std::uint64_t> buffers(n, buffer);
+      const auto reduce = find_collective(Operation::all_reduce, "leader").make(CollectiveInput{buffers, 0, node});
+      const DataFlow reduced = run(*reduce, held_before(Operation::all_reduce, *reduce, 0));
+      for (std::size_t w = 0; w < n; ++w) {
+        const auto j = static_cast<std::size_t>(node[w]);
+        const std::uint64_t g = std::min(devices, n - j * devices), local = w % devices;
+        // Round the ring a leader passes on all nodes' blocks but its successor's; down the chain all of them.
+        std::uint64_t expected = local == 0 ? total - of_node[(j + 1) % nodes] : blocks[w];
+        if (local + 1 < g) expected += total;
+        CHECK(gathered.bytes_sent[w] == expected);
+        // A ring there and back; a leader's ring and its scatter, or the gather.
+        const std::uint64_t inside = 2 * (g - 1) * buffer / g;
+        const std::uint64_t leading = 2 * (nodes - 1) * buffer / nodes + (g - 1) * buffer / g;
+        CHECK(reduced.bytes_sent[w] == inside + (local == 0 ? leading : buffer / g));
+      }
+      if (n % devices == 0) {
+        const std::uint64_t N = nodes, g = devices;
+        CHECK(gathered.messages == (n - N) * (g > 1 ? N + 1 : 0) + N * (N - 1));
+        CHECK(reduced.messages == 2 * n * (g - 1) + 2 * (n - N) + 2 * N * (N - 1));
+      }
+      const std::uint64_t even = 4 * 4 * 7 * 12 * 13;
+      const std::vector<std::uint64_t> all_even(n, even);
+      const auto pairwise = find_collective(Operation::reduce_scatter, "pairwise").make(all_even, 0);
+      for (const std::uint64_t b : run(*pairwise, held_before(Operation::reduce_scatter, *pairwise, 0)).bytes_sent)
+        CHECK(b == even / n * (n - 1));
+      const auto halving = find_collective(Operation::reduce_scatter, "recursive_halving").make(all_even, 0);
+      const DataFlow halved = run(*halving, held_before(Operation::reduce_scatter, *halving, 0));
+      const std::uint64_t p = std::bit_floor(n), rest = n - p,
+                          sum = std::accumulate(halved.bytes_sent.begin(), halved.bytes_sent.end(), std::uint64_t{0});
+      // Folding: the buffers of `rest` workers there, their chunks back. In between every live rank sends all chunks but its own ones.
+      CHECK(sum == rest * (even + even / n) + p * even - (p + rest) * (even / n));
     }
 }
 
@@ -340,6 +477,23 @@ TEST_CASE("A collective call reads back as it was written") {
   refused(R"({"op":"broadcast","payload":"p","dtype":"int64","bytes":1,"root":3})");
   refused(R"({"op":"all_gather","payload":"p","dtype":"int64","bytes":1,"size":3})");
   refused(R"([1])");
-  for (const Operation operation : {Operation::all_gather, Operation::all_reduce, Operation::reduce_scatter, Operation::broadcast})
+  refused(R"({"op":"all_gather","payload":"p","dtype":"int64","bytes":1,"entry":[4]})");
+  refused(R"({"op":"all_gather","payload":"p","dtype":"int64","bytes":1,"delta_bytes":[1,2]})");
+  refused(
+      R"({"op":"sparse_all_reduce","payload":"p","dtype":"int64","bytes":1,"stream":{"sent_bytes":[[1],[1]],"back_bytes":[1],"aggregators":0}})");
+  refused(
+      R"({"op":"sparse_all_reduce","payload":"p","dtype":"int64","bytes":1,"stream":{"sent_bytes":[[1],[1],[1,2]],"back_bytes":[1],"aggregators":0}})");
+  CollectiveCall stream;
+  stream.operation = Operation::sparse_all_reduce;
+  stream.payload = "values";
+  stream.dtype = "float32";
+  stream.bytes = {3, 4, 0};
+  stream.entry_index_bytes = 4;
+  stream.entry_value_bytes = 64;
+  stream.stream = SparseStream{{{1, 2}, {4, 0}, {0, 0}}, {5, 2}, 2};
+  CHECK(CollectiveCall::from_json(stream.to_json(), 3).to_json() == stream.to_json());
+  CHECK(CollectiveCall::from_json(stream.to_json(), 3).stream->sent_bytes[1] == std::vector<std::uint64_t>{4, 0});
+  for (const Operation operation : {Operation::all_gather, Operation::all_reduce, Operation::reduce_scatter, Operation::broadcast,
+                                    Operation::reduce, Operation::all_to_all, Operation::gossip, Operation::sparse_all_reduce})
     CHECK(operation_from_name(operation_name(operation)) == operation);
 }

@@ -259,6 +259,35 @@ TEST_CASE("OmniReduce sends every block once to its aggregator and the union bac
          });
 }
 
+TEST_CASE("OmniReduce's streams carry the same blocks, stretch by stretch") {
+  replay("omnireduce", {{"block_elements", 16}, {"aggregators", 1}, {"threshold", 2.5}, {"exchange", "streaming"}},
+         [](const ReplayShape& shape, const Selection& s, const Sums&) {
+           REQUIRE(s.exchange.size() == 1);
+           const CollectiveCall& call = s.exchange.front();
+           REQUIRE(call.operation == Operation::sparse_all_reduce);
+           REQUIRE(call.stream.has_value());
+           REQUIRE(call.stream->aggregators == 1);
+           const kernels::Index blocks = s.details.at("blocks").get<kernels::Index>();
+           // Bytes of a list of elements that are whole blocks, in every eighth of the blocks.
+           const auto stretches_of = [&](const std::vector<kernels::Index>& elements) {
+             std::vector<std::uint64_t> bytes(8, 0);
+             for (const kernels::Index element : elements) {
+               std::size_t stretch = 0;
+               while (element / 16 >= blocks * static_cast<kernels::Index>(stretch + 1) / 8) ++stretch;
+               bytes[stretch] += element % 16 == 0 ? 8 : 4;
+             }
+             return bytes;
+           };
+           for (std::size_t worker = 0; worker < static_cast<std::size_t>(shape.workers); ++worker) {
+             REQUIRE(call.stream->sent_bytes[worker] == stretches_of(s.selected[worker]));
+             std::uint64_t sum = 0;
+             for (const std::uint64_t b : call.stream->sent_bytes[worker]) sum += b;
+             REQUIRE(call.bytes[worker] == sum);
+           }
+           REQUIRE(call.stream->back_bytes == stretches_of(s.exchanged));
+         });
+}
+
 TEST_CASE("Dense exchanges carry every gradient") {
   for (const auto& [name, parameters, bytes] : std::vector<std::tuple<std::string, Json, std::uint64_t>>{
            {"dense", Json::object(), 4}, {"dense", {{"bucket_bytes", 1000}}, 4}, {"dense_fp16", Json::object(), 2}})

@@ -33,7 +33,7 @@ void add_collective_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("collective", "Time one collective on a platform; prints one JSON object");
   command->add_option("--platform", options->request.platform, "A name from 'sparscale list platforms', or a platform file")->required();
   add_number(*command, "--workers", options->request.workers, 1, most_workers, "Workers n")->required();
-  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip")
+  command->add_option("--op", options->request.operation, "all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip, sparse_all_reduce")
       ->required();
   command->add_option("--algorithm", options->request.algorithm, "A name from 'sparscale list collectives'")->required();
   CLI::Option* bytes = add_number(*command, "--bytes", options->bytes, 0, std::numeric_limits<std::int64_t>::max(),

@@ -1,13 +1,14 @@
 // Hierarchical all-gather: the workers of the same local rank gather between the nodes round a ring, then every node gathers what its
-// workers have, round a ring inside.
-#include "sim/collectives/parts.hpp"
+// workers have, round a ring inside. Where nodes differ the leaders do it.
+#include "sim/collectives/leader.hpp"
 
 namespace sparscale::sim {
 namespace {
 
 std::unique_ptr<Program> hierarchical(const CollectiveInput& input) {
   check_sizes(input.bytes, "all_gather hierarchical");
-  const auto nodes = equal_nodes(input, "all_gather hierarchical");
+  const auto nodes = nodes_of(input);
+  if (!are_equal(nodes)) return leader_all_gather_program(input, "all_gather hierarchical");
   const std::int64_t N = std::ssize(nodes), g = std::ssize(nodes.front());
   const auto turn = [](std::int64_t i, std::int64_t size) { return (i % size + size) % size; };
   const auto at = [&](std::int64_t node, std::int64_t local) {
@@ -47,7 +48,7 @@ CollectiveAlgorithm hierarchical_all_gather() {
   return {"hierarchical",
           Operation::all_gather,
           "Hierarchical all-gather: between nodes, then inside them",
-          "Horovod's hierarchical all-gather; the same number of workers on every node",
+          "Horovod's hierarchical all-gather; as leader where nodes have different numbers of workers",
           "(N - 1) (alpha2 + m / B2) + (g - 1) (alpha1 + N m / B1), N nodes of g workers with a NIC each, equal blocks",
           hierarchical};
 }

@@ -1,6 +1,6 @@
 // Hierarchical all-reduce: reduce-scatter round a ring in every node, a ring all-reduce between the nodes for every local rank, all-gather
-// in every node. Whether the inner rings share a NIC is the platform's matter.
-#include "sim/collectives/parts.hpp"
+// in every node. Whether the inner rings share a NIC is the platform's matter. Where nodes differ the leaders do it.
+#include "sim/collectives/leader.hpp"
 
 namespace sparscale::sim {
 namespace {
@@ -63,11 +63,13 @@ CollectiveAlgorithm hierarchical_all_reduce() {
   return {"hierarchical",
           Operation::all_reduce,
           "Hierarchical all-reduce: inside nodes, between them, inside again",
-          "Horovod's hierarchical all-reduce; the same number of workers on every node",
+          "Horovod's hierarchical all-reduce; as leader where nodes have different numbers of workers",
           "2 (g - 1) (alpha1 + m / (g B1)) + 2 (N - 1) (alpha2 + m / (g N B2)), N nodes of g workers with a NIC each",
           [](const CollectiveInput& input) -> std::unique_ptr<Program> {
             const std::uint64_t buffer = equal_bytes(input.bytes, "all_reduce hierarchical");
-            return std::make_unique<HierarchicalAllReduce>(equal_nodes(input, "all_reduce hierarchical"), buffer);
+            const auto nodes = nodes_of(input);
+            if (!are_equal(nodes)) return leader_all_reduce_program(input, "all_reduce hierarchical");
+            return std::make_unique<HierarchicalAllReduce>(nodes, buffer);
           }};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -52,19 +53,38 @@ std::int64_t root_of(const CollectiveInput& input) {
   return input.root;
 }
 
-std::vector<std::vector<std::int64_t>> equal_nodes(const CollectiveInput& input, const std::string& algorithm) {
-  const auto n = std::ssize(input.bytes);
+std::vector<std::vector<std::int64_t>> nodes_of(const CollectiveInput& input) {
   std::map<std::int64_t, std::vector<std::int64_t>> by_node;
-  for (std::int64_t worker = 0; worker < n; ++worker)
+  for (std::int64_t worker = 0; worker < std::ssize(input.bytes); ++worker)
     by_node[input.node.empty() ? worker : input.node[static_cast<std::size_t>(worker)]].push_back(worker);
   std::vector<std::vector<std::int64_t>> nodes;
-  for (auto& [node, members] : by_node) {
-    if (!nodes.empty() && members.size() != nodes.front().size())
-      throw InputError(algorithm + " workers", "as many on every node (" + std::to_string(nodes.front().size()) + ")",
-                       std::to_string(members.size()) + " on node " + std::to_string(node));
-    nodes.push_back(std::move(members));
-  }
+  for (auto& [node, members] : by_node) nodes.push_back(std::move(members));
   return nodes;
+}
+
+bool are_equal(const std::vector<std::vector<std::int64_t>>& nodes) {
+  return std::all_of(nodes.begin(), nodes.end(), [&](const auto& members) { return members.size() == nodes.front().size(); });
+}
+
+namespace {
+bool is_before(const std::pair<std::int64_t, std::int64_t>& a, const std::pair<std::int64_t, std::int64_t>& b) {
+  return a.first * b.second < b.first * a.second;  // both below 2^31
+}
+std::pair<std::int64_t, std::int64_t> reduced(std::int64_t number, std::int64_t parts) {
+  const std::int64_t common = std::gcd(number, parts);
+  return {number / common, parts / common};
+}
+}  // namespace
+
+CommonCuts::CommonCuts(std::span<const std::int64_t> parts) {
+  for (const std::int64_t of : parts)
+    for (std::int64_t number = 0; number <= of; ++number) points_.push_back(reduced(number, of));
+  std::sort(points_.begin(), points_.end(), is_before);
+  points_.erase(std::unique(points_.begin(), points_.end()), points_.end());
+}
+
+std::int64_t CommonCuts::begin(std::int64_t number, std::int64_t parts) const {
+  return std::lower_bound(points_.begin(), points_.end(), reduced(number, parts), is_before) - points_.begin();
 }
 
 std::uint64_t equal_bytes(std::span<const std::uint64_t> bytes, const std::string& algorithm) {

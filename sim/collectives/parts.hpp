@@ -35,8 +35,22 @@ std::vector<std::uint64_t> cut_into_chunks(std::uint64_t bytes, std::uint64_t ch
 /// Errors: InputError unless the root is a worker.
 std::int64_t root_of(const CollectiveInput& input);
 
-/// The workers of every node, in rank order. Errors: InputError unless all nodes have as many.
-std::vector<std::vector<std::int64_t>> equal_nodes(const CollectiveInput& input, const std::string& algorithm);
+/// The workers of every node, in rank order, by the nodes' numbers.
+std::vector<std::vector<std::int64_t>> nodes_of(const CollectiveInput& input);
+bool are_equal(const std::vector<std::vector<std::int64_t>>& nodes);
+
+/// Several ways to cut one buffer, and the pieces that they have in common: a buffer cut into 2 and into 3 parts has the blocks between 0,
+/// 1/3, 1/2, 2/3 and 1.
+class CommonCuts {
+ public:
+  explicit CommonCuts(std::span<const std::int64_t> parts);
+  std::int64_t blocks() const { return std::ssize(points_) - 1; }
+  /// Where part `number` of `parts` begins, in blocks (number = parts: the end). `parts` is one of those given.
+  std::int64_t begin(std::int64_t number, std::int64_t parts) const;
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> points_;  // reduced fractions, ascending
+};
 
 /// A message program that is written out: steps of every strand, made once.
 class WrittenProgram : public Program {

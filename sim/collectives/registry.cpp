@@ -13,15 +13,19 @@
   LINE(pipelined_rr_all_gather)             \
   LINE(pipelined_ready_all_gather)          \
   LINE(hierarchical_all_gather)             \
+  LINE(leader_all_gather)                   \
   LINE(ring_all_reduce)                     \
   LINE(recursive_doubling_all_reduce)       \
   LINE(rabenseifner_all_reduce)             \
   LINE(double_binary_tree_all_reduce)       \
   LINE(hierarchical_all_reduce)             \
+  LINE(leader_all_reduce)                   \
   LINE(parameter_server_all_reduce)         \
   LINE(parameter_server_sharded_all_reduce) \
   LINE(in_network_all_reduce)               \
   LINE(ring_reduce_scatter)                 \
+  LINE(recursive_halving_reduce_scatter)    \
+  LINE(pairwise_reduce_scatter)             \
   LINE(binomial_broadcast)                  \
   LINE(binomial_concurrent_broadcast)       \
   LINE(ring_broadcast)                      \
@@ -30,7 +34,9 @@
   LINE(throttled_all_to_all)                \
   LINE(exponential_gossip)                  \
   LINE(ring_neighbours_gossip)              \
-  LINE(crossover_gossip)
+  LINE(crossover_gossip)                    \
+  LINE(crossover_hierarchical_gossip)       \
+  LINE(streaming_sparse_all_reduce)
 
 namespace sparscale::sim {
 

@@ -4,8 +4,10 @@
 //           lost), and the first block of every column always; there are 8 x aggregators x queue pairs x blocks per message columns. No
 //           residual.
 // Exchange: every worker sends its blocks to aggregators, which send every block that some worker has to all. A block costs 4 B + 4 bytes
-//           (its next offset). Timed as an all-to-all of the worker's own blocks, then an all-gather of the union in n equal parts:
-//           aggregators that are the workers themselves, without the overlap of the two directions that the streaming gives.
+//           (its next offset). exchange = phases: an all-to-all of the worker's own blocks, then an all-gather of the union in n equal
+//           parts; aggregators that are the workers themselves, without the overlap of the two directions that the streaming gives.
+//           exchange = streaming: one sparse all-reduce with the blocks of every worker in every stretch of the vector
+//           (docs/collectives.md).
 // Cost:     one scan of N for the bitmap.
 //
 // k_i counts the elements of the blocks that worker i sends, the union those of all blocks that come back.
@@ -22,7 +24,9 @@ class OmniReduce : public Sparsifier {
   OmniReduce(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         block_(values.at("block_elements").get<Index>()),
-        threshold_(static_cast<float>(values.at("threshold").get<double>())) {
+        threshold_(static_cast<float>(values.at("threshold").get<double>())),
+        streams_(values.at("exchange") == "streaming"),
+        aggregators_(std::min(values.at("aggregators").get<Index>(), shape.workers)) {
     const Index aggregators = values.at("aggregators").get<Index>();
     const std::uint64_t aggregating = static_cast<std::uint64_t>(aggregators == 0 ? shape.workers : aggregators);
     columns_ = static_cast<Index>(
@@ -53,18 +57,7 @@ class OmniReduce : public Sparsifier {
     for (const Index block : united) union_bytes += 4 * static_cast<std::uint64_t>(elements_of(block).end - elements_of(block).begin) + 4;
     WorkLog work(n);
     work.all("count", N, 0, 0);
-    CollectiveCall to_aggregators = all_reduce("values", "float32", 0);
-    to_aggregators.operation = Operation::all_to_all;
-    // One n-th of the blocks is a worker's own to aggregate.
-    for (std::uint64_t& own : bytes) own = own * static_cast<std::uint64_t>(n - 1) / static_cast<std::uint64_t>(n);
-    to_aggregators.bytes = bytes;
-    CollectiveCall back =
-        all_gather("values", "float32", (union_bytes + static_cast<std::uint64_t>(n) - 1) / static_cast<std::uint64_t>(n));
-    for (CollectiveCall* const call : {&to_aggregators, &back}) {
-      call->entry_index_bytes = 4;
-      call->entry_value_bytes = 4 * static_cast<std::uint64_t>(block_);
-    }
-    selection.exchange = {to_aggregators, back};
+    selection.exchange = streams_ ? streaming_exchange(sent, united, bytes, blocks) : exchange_in_phases(bytes, union_bytes);
     selection.details["blocks"] = blocks;
     selection.details["blocks_sent"] = counts_of(sent);
     selection.details["blocks_union"] = static_cast<Index>(united.size());
@@ -84,6 +77,50 @@ class OmniReduce : public Sparsifier {
  private:
   Segment elements_of(Index block) const { return {block * block_, std::min(shape_.gradients, (block + 1) * block_)}; }
 
+  // Bytes of these blocks: values and offset each.
+  std::uint64_t bytes_of(std::span<const Index> blocks) const {
+    std::uint64_t bytes = 0;
+    for (const Index block : blocks) bytes += 4 * static_cast<std::uint64_t>(elements_of(block).size()) + 4;
+    return bytes;
+  }
+
+  CollectiveCall call_of_blocks(Operation operation, std::vector<std::uint64_t> bytes) const {
+    CollectiveCall call = all_reduce("values", "float32", 0);
+    call.operation = operation;
+    call.bytes = std::move(bytes);
+    call.entry_index_bytes = 4;
+    call.entry_value_bytes = 4 * static_cast<std::uint64_t>(block_);
+    return call;
+  }
+
+  Exchange exchange_in_phases(std::vector<std::uint64_t> bytes, std::uint64_t union_bytes) const {
+    const auto n = static_cast<std::uint64_t>(shape_.workers);
+    // One n-th of the blocks is a worker's own to aggregate.
+    for (std::uint64_t& own : bytes) own = own * (n - 1) / n;
+    return {call_of_blocks(Operation::all_to_all, bytes), call_of_blocks(Operation::all_gather, {(union_bytes + n - 1) / n})};
+  }
+
+  Exchange streaming_exchange(const std::vector<std::vector<Index>>& sent, const std::vector<Index>& united,
+                              const std::vector<std::uint64_t>& bytes, Index blocks) const {
+    const auto stretches_of = [&](const std::vector<Index>& list) {
+      std::vector<std::uint64_t> stretches;
+      auto from = list.begin();
+      for (Index stretch = 1; stretch <= stretches_; ++stretch) {
+        const auto to = std::lower_bound(from, list.end(), blocks * stretch / stretches_);
+        stretches.push_back(bytes_of(std::span(from, to)));
+        from = to;
+      }
+      return stretches;
+    };
+    SparseStream stream;
+    for (const auto& own : sent) stream.sent_bytes.push_back(stretches_of(own));
+    stream.back_bytes = stretches_of(united);
+    stream.aggregators = aggregators_;
+    CollectiveCall call = call_of_blocks(Operation::sparse_all_reduce, bytes);
+    call.stream = std::move(stream);
+    return {call};
+  }
+
   std::vector<Index> expand(const std::vector<Index>& blocks) const {
     std::vector<Index> indices;
     for (const Index block : blocks)
@@ -92,8 +129,11 @@ class OmniReduce : public Sparsifier {
   }
 
   ReplayShape shape_;
+  static constexpr Index stretches_ = 8;
   Index block_, columns_ = 0;
   float threshold_;
+  bool streams_;
+  Index aggregators_;
 };
 
 }  // namespace
@@ -106,14 +146,18 @@ SparsifierInfo describe_omnireduce() {
   info.rule = "Blocks with a value above the threshold are sent to aggregators and summed; nothing else is lost or kept.";
   info.exchange = "own blocks to the aggregators (4B + 4 each), the union of blocks back";
   info.cost = "one scan of N";
-  info.parameters = {integer_parameter("block_elements", 256, ">= 1", Json{{"minimum", 1}},
-                                       "elements of a block (the authors' examples 256, their option's default 1024)"),
-                     number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "a block without |a| above it counts as zero"),
-                     integer_parameter("aggregators", 0, ">= 0 and <= 1000000", Json{{"minimum", 0}, {"maximum", 1000000}},
-                                       "aggregators, which set the number of columns; 0: as many as workers"),
-                     integer_parameter("queue_pairs", 1, ">= 1 and <= 1024", Json{{"minimum", 1}, {"maximum", 1024}},
-                                       "queue pairs to each aggregator, which multiply the columns"),
-                     integer_parameter("blocks_per_message", 1, ">= 1", Json{{"minimum", 1}}, "blocks that are fused in one message")};
+  info.parameters = {
+      integer_parameter("block_elements", 256, ">= 1", Json{{"minimum", 1}},
+                        "elements of a block (the authors' examples 256, their option's default 1024)"),
+      number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "a block without |a| above it counts as zero"),
+      integer_parameter("aggregators", 0, ">= 0 and <= 1000000", Json{{"minimum", 0}, {"maximum", 1000000}},
+                        "aggregators, which set the number of columns; 0: as many as workers"),
+      integer_parameter("queue_pairs", 1, ">= 1 and <= 1024", Json{{"minimum", 1}, {"maximum", 1024}},
+                        "queue pairs to each aggregator, which multiply the columns"),
+      choice_parameter("exchange", {"phases", "streaming"},
+                       "an all-to-all and an all-gather, one after the other; or streaming aggregation, simulated message by "
+                       "message"),
+      integer_parameter("blocks_per_message", 1, ">= 1", Json{{"minimum", 1}}, "blocks that are fused in one message")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OmniReduce>(shape, values); };
   info.state_bytes = [](const ReplayShape& shape, const Json&) {  // index lists of nearly full vectors
     return checked_multiply(
