@@ -69,43 +69,10 @@ std::size_t append(std::uint32_t* out, std::size_t found, const __m256i (&lanes)
   }
   return found;
 }
-bool none(const __m256i (&lanes)[4]) {
-  const __m256i any = _mm256_or_si256(_mm256_or_si256(lanes[0], lanes[1]), _mm256_or_si256(lanes[2], lanes[3]));
-  return _mm256_testz_si256(any, any) != 0;
-}
-// Whether groups of 32 are hit so often that a branch over the empty ones is guessed wrong too often to pay.
-bool is_dense(std::size_t found, std::size_t seen) { return found * 128 > seen; }
+
 constexpr std::size_t kStretch = 512;
 
-std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out) {
-  const Range range = make_range(lowest, span);
-  std::size_t found = 0, i = 0;
-  while (i + kStretch <= size) {
-    const std::size_t end = i + kStretch;
-    if (is_dense(found, i)) {
-      for (; i < end; i += 32) {
-        prefetch_32(values + i);
-        __m256i lanes[4];
-        for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
-        found = append(out, found, lanes, i);
-      }
-    } else {
-      for (; i < end; i += 32) {
-        prefetch_32(values + i);
-        __m256i lanes[4];
-        for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
-        if (!none(lanes)) found = append(out, found, lanes, i);
-      }
-    }
-  }
-  for (; i < size; ++i) {
-    out[found] = static_cast<std::uint32_t>(i);
-    found += static_cast<std::size_t>(key_of(values[i]) - lowest <= span);
-  }
-  return found;
-}
-
-// A group of 64 sums is looked at as a whole; where one is not below the range, or where that is so often, they are read again from the
+// A group of 64 values is looked at as a whole; where one is not below the range, or where that is so often, they are read again from the
 // first-level cache.
 std::uint32_t mask_of(const float* values, const Range& range) {
   const __m256i low = _mm256_packs_epi32(inside(values, range), inside(values + 8, range));
@@ -125,6 +92,44 @@ std::size_t append_few(const float* values, const Range& range, std::uint32_t* o
   };
   for (int sure = 0; sure < 4; ++sure) next(place++);
   while (mask != 0) next(place++);
+  return found;
+}
+
+std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out) {
+  const Range range = make_range(lowest, span);
+  const __m256i below = _mm256_set1_epi32(static_cast<int>(lowest) - 1);
+  std::size_t found = 0, i = 0;
+  while (i + 64 <= size) {
+    // A few groups at the speed of memory, without a branch: which of them have something; then those, which are in the first-level cache.
+    const std::size_t groups = (size - i) / 64 < 8 ? (size - i) / 64 : 8;
+    std::uint32_t hit = 0;
+    for (std::size_t g = 0; g < groups; ++g) {
+      const float* const place = values + i + 64 * g;
+      prefetch_32(place);
+      prefetch_32(place + 32);
+      __m256i any = _mm256_setzero_si256();
+      for (std::size_t part = 0; part < 64; part += 8)
+        any = _mm256_or_si256(
+            any, _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(place + part)), range.magnitude),
+                                    below));
+      hit |= static_cast<std::uint32_t>(_mm256_testz_si256(any, any) == 0) << g;
+    }
+    if (static_cast<std::size_t>(__builtin_popcount(hit)) == groups) {  // all: likely more than four in each
+      for (const std::size_t end = i + 64 * groups; i < end; i += 32) {
+        __m256i lanes[4];
+        for (int part = 0; part < 4; ++part) lanes[part] = inside(values + i + 8 * part, range);
+        found = append(out, found, lanes, i);
+      }
+    } else {
+      for (; hit != 0; hit = _blsr_u32(hit))
+        found = append_few(values, range, out, found, i + 64 * static_cast<std::size_t>(_tzcnt_u32(hit)));
+      i += 64 * groups;
+    }
+  }
+  for (; i < size; ++i) {
+    out[found] = static_cast<std::uint32_t>(i);
+    found += static_cast<std::size_t>(key_of(values[i]) - lowest <= span);
+  }
   return found;
 }
 
