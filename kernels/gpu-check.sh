@@ -31,9 +31,11 @@ mkdir -p "$build"
 cmake -S "$source_directory" -B "$build" -DCMAKE_BUILD_TYPE=Release -DSPARSCALE_ONLY_KERNELS=ON -DSPARSCALE_BENCHMARKS=OFF -DSPARSCALE_CUDA=ON -DCMAKE_CUDA_COMPILER="$nvcc" \
   -DCMAKE_CUDA_ARCHITECTURES="$capability" > "$output/build.log" 2>&1 &&
   timeout "$(left)" cmake --build "$build" -j "$(nproc)" >> "$output/build.log" 2>&1
-if [ $? -ne 0 ]; then
+code=$?
+if [ $code -ne 0 ]; then
   tail -20 "$output/build.log"
-  echo "failed: the build; see $output/build.log"
+  [ $code -eq 124 ] && echo "failed: the build was not done in eight minutes; it goes on from there when this is run again" ||
+    echo "failed: the build; see $output/build.log"
   exit 1
 fi
 built_after=$((SECONDS - started))

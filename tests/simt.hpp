@@ -259,8 +259,8 @@ class Machine {
   }
 
   // An error is thrown on the scheduler's stack: none of the fibres can go on.
-  [[noreturn]] void throw_in_machine(const std::string& message) {
-    error_ = message;
+  [[noreturn]] void throw_in_machine(std::string message) {
+    error_ = std::move(message);
     leave(*current_, true);
     std::abort();
   }
