@@ -78,7 +78,11 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view conte
   code.clear();
   if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), code);
   if (code) throw RunError("cannot create " + file.parent_path().string() + ": " + code.message());
-  const std::filesystem::path temporary = directly ? file : std::filesystem::path(file.string() + ".tmp." + std::to_string(::getpid()));
+  // Two machines that share a file system may have a process of the same number each.
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::filesystem::path temporary =
+      directly ? file : std::filesystem::path(file.string() + ".tmp." + host + "." + std::to_string(::getpid()));
   const int handle = ::open(temporary.c_str(), directly ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (handle < 0) cannot_write(file);
   const auto give_up = [&](bool is_open) {

@@ -11,38 +11,9 @@
 #include "sim/sparsifier.hpp"
 #include "traces/synthesis.hpp"
 
-namespace sparscale::embedded {
-extern const char* const experiment_schema;
-}
-
 namespace sparscale::experiments {
 namespace fs = std::filesystem;
 namespace {
-
-/// The values of an axis with the JSON pointer of each.
-struct AxisValue {
-  Json value;
-  std::string pointer;
-};
-
-std::vector<AxisValue> axis(const Json& document, const std::string& key) {
-  const Json& value = document.at(key);
-  if (!value.is_array()) return {{value, "/" + key}};
-  std::vector<AxisValue> values;
-  for (std::size_t i = 0; i < value.size(); ++i) values.push_back({value[i], "/" + key + "/" + std::to_string(i)});
-  return values;
-}
-
-void write_defaults(Json& document, const Json& schema) {
-  Json complete = Json::object();
-  for (const auto& [key, rule] : schema.at("properties").items()) {
-    if (document.contains(key))
-      complete[key] = document.at(key);
-    else if (rule.contains("default"))
-      complete[key] = rule.at("default");
-  }
-  document = complete;
-}
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
@@ -81,95 +52,162 @@ std::vector<std::string> names_in(const fs::path& folder, bool directories, cons
   return names;
 }
 
-/// A point of the sparsifier axis, checked.
+/// A value of the sparsifier axis, checked: every parameter written out.
 struct SparsifierValue {
   std::string name;
   Json parameters;
 };
 
-SparsifierValue sparsifier_value(const AxisValue& axis_value, const std::string& file) {
-  SparsifierValue result;
-  Json given = Json::object();
-  if (axis_value.value.is_string()) {
-    result.name = axis_value.value.get<std::string>();
-  } else {
-    result.name = axis_value.value.at("name").get<std::string>();
-    if (axis_value.value.contains("parameters")) given = axis_value.value.at("parameters");
-  }
-  const sim::SparsifierInfo* info = nullptr;
+const sim::SparsifierInfo& sparsifier_info(const Written& written) {
+  const bool bare = written.value.is_string();
+  const auto name = (bare ? written.value : written.value.at("name")).get<std::string>();
   std::vector<std::string> names;
   for (const sim::SparsifierInfo& candidate : sim::sparsifiers()) {
     names.push_back(candidate.name);
-    if (candidate.name == result.name) info = &candidate;
+    if (candidate.name == name) return candidate;
   }
-  const std::string place = axis_value.pointer + (axis_value.value.is_string() ? "" : "/name");
-  if (info == nullptr) throw InputError(file, place, "one of " + join(names), '"' + result.name + '"');
-  result.parameters = sim::resolve_parameters(*info, given, file, axis_value.pointer + "/parameters");
-  return result;
+  throw InputError(written.file, written.pointer + (bare ? "" : "/name"), "one of " + join(names), '"' + name + '"');
 }
 
-void check_collective(sim::Operation operation, const AxisValue& value, const std::string& file) {
+bool fits(const Json& value, const Json& schema) {
+  try {
+    validate_json(value, schema, "");
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+/// The values that one value stands for: a parameter that is a list (and does not take a list as its value) is an axis.
+std::vector<Written> expand_sparsifier(const Written& written) {
+  const sim::SparsifierInfo& info = sparsifier_info(written);
+  std::vector<Json> parameters{Json::object()};
+  if (written.value.is_object() && written.value.contains("parameters"))
+    for (const auto& [key, value] : written.value.at("parameters").items()) {
+      const auto known = std::find_if(info.parameters.begin(), info.parameters.end(),
+                                      [&name = key](const sim::Parameter& parameter) { return parameter.name == name; });
+      const bool is_axis = value.is_array() && known != info.parameters.end() && !fits(value, known->schema);
+      const std::string place = written.pointer + "/parameters/" + key;
+      if (is_axis && value.empty()) throw InputError(written.file, place, "at least one value", "[]");
+      std::vector<Json> more;
+      for (const Json& before : parameters)
+        for (const Json& one : is_axis ? value : Json::array({value})) {
+          more.push_back(before);
+          more.back()[key] = one;
+        }
+      parameters = std::move(more);
+      if (parameters.size() > 100000) throw InputError(written.file, place, "at most 100000 combinations of parameters", "more");
+    }
+  std::vector<Written> values;
+  for (const Json& one : parameters)
+    values.push_back(
+        {{{"name", info.name}, {"parameters", sim::resolve_parameters(info, one, written.file, written.pointer + "/parameters")}},
+         written.file,
+         written.pointer});
+  return values;
+}
+
+void check_collective(sim::Operation operation, const Json& value, const Written& place) {
   std::vector<std::string> names;
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms()) {
     if (algorithm.operation != operation) continue;
     names.push_back(algorithm.name);
-    if (algorithm.name == value.value.get<std::string>()) return;
+    if (algorithm.name == value.get<std::string>()) return;
   }
-  throw InputError(file, value.pointer, "one of " + join(names), brief(value.value));
+  throw InputError(place.file, place.pointer, "one of " + join(names), brief(value));
 }
 
-/// One value of every axis.
-using Point = std::map<std::string, AxisValue>;
-
-/// Calls `visit` for every point of the product; the last axis moves fastest.
-template <typename Visit>
-void for_each_point(const Json& document, const Visit& visit) {
-  static const std::vector<std::string> axes = {"trace",      "sparsifier", "density",   "workers",        "captured_workers",
-                                                "expansion",  "seed",       "platform",  "profile",        "all_gather",
-                                                "all_reduce", "broadcast",  "placement", "value_encoding", "index_encoding"};
-  std::vector<std::vector<AxisValue>> values;
-  for (const std::string& key : axes) values.push_back(axis(document, key));
-  std::vector<std::size_t> at(axes.size(), 0);
-  while (true) {
-    Point point;
-    for (std::size_t i = 0; i < axes.size(); ++i) point.emplace(axes[i], values[i][at[i]]);
-    visit(point);
-    std::size_t i = axes.size();
-    while (i > 0 && ++at[i - 1] == values[i - 1].size()) at[--i] = 0;
-    if (i == 0) return;
-  }
+/// Whether a point has the value that an exclusion asks for. Sparsifiers match by name and by the parameters that are asked for.
+bool matches(const Json& wish, const Json& value) {
+  if (wish.is_array()) return std::any_of(wish.begin(), wish.end(), [&](const Json& one) { return matches(one, value); });
+  if (!value.is_object() || !value.contains("name")) return wish == value;
+  if (wish.is_string()) return wish == value.at("name");
+  if (!wish.contains("name") || wish.at("name") != value.at("name")) return false;
+  if (!wish.contains("parameters")) return true;
+  for (const auto& [key, parameter] : wish.at("parameters").items())
+    if (!value.at("parameters").contains(key) || value.at("parameters").at(key) != parameter) return false;
+  return true;
 }
+
+/// The exclusions of a document: which of them a point matches.
+class Exclusions {
+ public:
+  explicit Exclusions(const Document& document) : document_(document), rules_(document.json().value("exclude", Json::array())) {
+    used_.resize(rules_.size(), false);
+    const Json axes = document.json().value("axes", Json::object());
+    std::vector<std::string> names = axis_fields();
+    for (const auto& [name, values] : axes.items()) names.push_back(name);
+    for (std::size_t i = 0; i < rules_.size(); ++i)
+      for (const auto& [key, wish] : rules_[i].items())
+        if (std::find(names.begin(), names.end(), key) == names.end()) {
+          const std::string place = place_of(i) + "/" + key;
+          throw InputError(document.file_of(place), place, "one of the axes " + join(names), "the unknown key " + brief(key));
+        }
+  }
+  bool match(const Point& point) {
+    bool any = false;
+    for (std::size_t i = 0; i < rules_.size(); ++i) {
+      bool all = true;
+      for (const auto& [key, wish] : rules_[i].items())
+        all = all && (point.labels.contains(key) ? matches(wish, point.labels.at(key))
+                                                 : point.contains(key) && matches(wish, point.at(key).value));
+      if (all) used_[i] = true;
+      any = any || all;
+    }
+    return any;
+  }
+  /// Errors: InputError for a rule that left nothing out, which is nearly always a slip.
+  void check_used() const {
+    for (std::size_t i = 0; i < rules_.size(); ++i)
+      if (!used_[i]) throw InputError(document_.file_of(place_of(i)), place_of(i), "fields of at least one run", brief(rules_[i]));
+  }
+
+ private:
+  static std::string place_of(std::size_t i) { return "/exclude/" + std::to_string(i); }
+  const Document& document_;
+  Json rules_;
+  std::vector<bool> used_;
+};
 
 /// Dense exchanges do not depend on what is selected: density 1, no expansion, no warm-up, so that one run stands for all.
-sim::ReplayOptions replay_options(const Json& document, const Point& point, const SparsifierValue& sparsifier, const traces::Trace& trace,
-                                  const std::string& file) {
+sim::ReplayOptions replay_options(const Point& point, const SparsifierValue& sparsifier, const traces::Trace& trace) {
   const bool dense = sim::find_sparsifier(sparsifier.name).dense;
   sim::ReplayOptions options;
   options.sparsifier = sparsifier.name;
   options.parameters = sparsifier.parameters;
   options.workers = point.at("workers").value.get<std::int64_t>();
-  options.iterations = document.at("iterations").get<std::int64_t>();
+  options.iterations = point.at("iterations").value.get<std::int64_t>();
   if (options.iterations == 0) options.iterations = trace.iterations();
-  options.error_feedback = document.at("error_feedback").get<bool>();
-  options.lr_in_accumulator = document.at("lr_in_accumulator").get<bool>();
   options.captured = trace.workers();
   options.density = 1;
   if (dense) return options;
-  const AxisValue& captured = point.at("captured_workers");
+  options.error_feedback = point.at("error_feedback").value.get<bool>();
+  options.lr_in_accumulator = point.at("lr_in_accumulator").value.get<bool>();
+  if (options.lr_in_accumulator && trace.info().learning_rate.empty())
+    throw InputError(point.at("lr_in_accumulator").file, point.at("lr_in_accumulator").pointer,
+                     "false, as the trace " + trace.info().name + " has no learning_rate", "true");
+  const Written& captured = point.at("captured_workers");
   if (captured.value.get<std::int64_t>() > trace.workers())
-    throw InputError(file, captured.pointer, "at most the trace's " + std::to_string(trace.workers()) + " workers", brief(captured.value));
+    throw InputError(captured.file, captured.pointer, "at most the trace's " + std::to_string(trace.workers()) + " workers",
+                     brief(captured.value));
   if (captured.value.get<std::int64_t>() > 0) options.captured = captured.value.get<std::int64_t>();
-  options.density = point.at("density").value.get<double>();
+  const Written& density = point.at("density");
+  options.density = density.value.get<double>();
+  if (static_cast<std::int64_t>(options.density * static_cast<double>(trace.gradients())) < 1)
+    throw InputError(
+        density.file, density.pointer,
+        "a density of at least 1 / " + std::to_string(trace.gradients()) + ", one of the gradients of the trace " + trace.info().name,
+        brief(density.value));
   options.expansion = point.at("expansion").value.get<std::string>();
   options.seed = point.at("seed").value.get<std::uint64_t>();
-  options.warmup = document.at("warmup_iterations").get<std::int64_t>();
+  options.warmup = point.at("warmup_iterations").value.get<std::int64_t>();
   return options;
 }
 
 /// The experiment's times, or the trace's.
-void compute_times(const Json& document, const traces::Trace& trace, const std::string& file, RunPoint& run) {
-  if (document.contains("compute")) {
-    const Json& compute = document.at("compute");
+void compute_times(const Point& point, const traces::Trace& trace, const std::string& file, RunPoint& run) {
+  if (point.contains("compute")) {
+    const Json& compute = point.at("compute").value;
     run.timeline.forward_time_s = compute.at("forward_time_s").get<double>();
     run.timeline.backward_time_s = compute.at("backward_time_s").get<double>();
     run.compute_origin = compute.at("origin").get<std::string>();
@@ -186,12 +224,54 @@ void compute_times(const Json& document, const traces::Trace& trace, const std::
       "measured with the trace on " + (info.timing_device.empty() ? std::string("a device it does not name") : info.timing_device);
 }
 
-}  // namespace
-
-const Json& experiment_schema() {
-  static const Json schema = parse_json(embedded::experiment_schema, "experiment.schema.json");
-  return schema;
+/// What an experiment names, found: a name that is not found is the experiment's mistake, so its place stands in the error.
+template <typename Find>
+auto at_place(const Written& place, const Find& find) {
+  try {
+    return find();
+  } catch (const InputError& error) {
+    throw InputError(place.file + ": " + place.pointer + ": " + std::string(error.what()));
+  }
 }
+
+/// Opens everything that a field names, once each. Names of shipped data stay names, so that an effective experiment can be used
+/// elsewhere; files, which are relative to the experiment's file that names them, become absolute.
+template <typename FindPath, typename Open>
+void open_all(Document& document, const std::string& field, const FindPath& find_path, const Open& open) {
+  std::set<std::string> opened;
+  document.visit_field(field, [&](Json& value, const Written& place, bool in_exclusion) {
+    const auto name = value.get<std::string>();
+    const fs::path folder = fs::absolute(place.file).parent_path();
+    const fs::path found = at_place(place, [&] { return find_path(name, folder); });
+    if (is_path(name) || found == resolve_file(name, folder)) value = fs::absolute(found).lexically_normal().string();
+    if (!is_utf8(value)) throw InputError(place.file, place.pointer, "a file whose path is UTF-8, as it must stand in JSON", brief(value));
+    if (!in_exclusion && opened.insert(value.get<std::string>()).second) open(value.get<std::string>(), found);
+  });
+}
+
+/// Results go by the names inside these files: two different ones of one name could not be told apart.
+template <typename NameAndSum>
+void check_names(Document& document, const std::string& field, const NameAndSum& name_and_sum) {
+  std::map<std::string, std::pair<std::string, std::string>> seen;  // name -> SHA-256, where
+  document.visit_field(field, [&](Json& value, const Written& place, bool in_exclusion) {
+    if (in_exclusion) return;
+    const auto [name, sum] = name_and_sum(value.get<std::string>());
+    const auto& first = seen.try_emplace(name, sum, value.get<std::string>()).first->second;
+    if (first.first != sum)
+      throw InputError(place.file, place.pointer, "a " + field + " with a name of its own in it (results go by it)",
+                       '"' + name + "\", which " + first.second + " has too");
+  });
+}
+
+/// Labels that two points with one run share; a label that they do not share says nothing about the run.
+Json shared_labels(const Json& a, const Json& b) {
+  Json shared = Json::object();
+  for (const auto& [name, label] : a.items())
+    if (b.contains(name) && b.at(name) == label) shared[name] = label;
+  return shared;
+}
+
+}  // namespace
 
 std::vector<std::string> sample_trace_names() { return names_in(data_directory() / "traces" / "samples", true, ""); }
 std::vector<std::string> experiment_names() { return names_in(data_directory() / "experiments", false, ".json"); }
@@ -226,115 +306,90 @@ Experiment Experiment::load(const fs::path& path) {
   Experiment experiment;
   experiment.file = path.string();
   const std::string& file = experiment.file;
-  Json document = load_json(path);
-  validate_json(document, experiment_schema(), file);
-  write_defaults(document, experiment_schema());
-  experiment.name = document.at("name").get<std::string>();
-  experiment.title = document.value("title", experiment.name);
-  const fs::path folder = fs::absolute(path).parent_path();
+  Document document = Document::load(path);
+  experiment.name = document.json().at("name").get<std::string>();
+  experiment.title = document.json().value("title", experiment.name);
+  experiment.parents = document.parents();
 
-  // What the experiment names, opened once each. A name that is not found is the experiment's mistake: its pointer stands in the error.
-  const auto at_pointer = [&](const AxisValue& value, const auto& find) {
-    try {
-      return find();
-    } catch (const InputError& error) {
-      throw InputError(file + ": " + value.pointer + ": " + std::string(error.what()));
-    }
-  };
-  // Writes an axis as it stands in the effective experiment and gives the file of every value.
-  const auto resolve_axis = [&](const std::string& key, const auto& find_path) {
-    std::map<std::string, fs::path> files;
-    Json written = Json::array();
-    for (AxisValue& value : axis(document, key)) {
-      const std::string name = value.value.get<std::string>();
-      const fs::path found = at_pointer(value, [&] { return find_path(name); });
-      // Names of shipped data stay names, so that an effective experiment can be used elsewhere; files become absolute.
-      if (is_path(name) || found == resolve_file(name, folder)) value.value = fs::absolute(found).lexically_normal().string();
-      if (!is_utf8(value.value))
-        throw InputError(file, value.pointer, "a file whose path is UTF-8, as it must stand in JSON", brief(value.value));
-      files.emplace(value.value.get<std::string>(), found);
-      written.push_back(value.value);
-    }
-    document[key] = document.at(key).is_array() ? written : written.at(0);
-    return files;
-  };
   // Synthetic traces are made now. The effective experiment keeps their descriptions, with the model in them when it came from a file.
-  Json described = document.at("trace");
-  for (const AxisValue& value : axis(document, "trace")) {
-    if (!value.value.is_object()) continue;
-    const std::string place = file + ": " + value.pointer + "/synthesize";
-    const Json& given = value.value.at("synthesize");
-    const fs::path made = at_pointer(value, [&] { return synthetic_trace(given, folder, place); });
-    const Json::json_pointer within(value.pointer.substr(std::string("/trace").size()));
+  std::map<std::string, Json> described;  // by pointer
+  document.visit_field("trace", [&](Json& value, const Written& place, bool) {
+    if (!value.is_object()) return;
+    const fs::path folder = fs::absolute(place.file).parent_path();
+    const Json& given = value.at("synthesize");
+    const fs::path made =
+        at_place(place, [&] { return synthetic_trace(given, folder, place.file + ": " + place.pointer + "/synthesize"); });
+    Json& description = described[place.pointer];
+    description = value;
     if (const Json& model = given.at("model"); model.is_string() && is_path(model.get<std::string>()))
-      described[within]["synthesize"]["model"] = traces::load_model(resolve_file(model.get<std::string>(), folder).string());
-    document[Json::json_pointer(value.pointer)] = made.string();
-  }
-  for (const auto& [name, found] : resolve_axis("trace", [&](const std::string& text) { return find_trace(text, folder); })) {
+      description["synthesize"]["model"] = traces::load_model(resolve_file(model.get<std::string>(), folder).string());
+    value = made.string();
+  });
+  open_all(document, "trace", find_trace, [&](const std::string& name, const fs::path& found) {
     const traces::Trace trace = traces::Trace::open(found);
     trace.verify_checksums();
     trace.verify_finite();
     experiment.traces.emplace(name, trace);
-  }
-  for (const auto& [name, found] : resolve_axis("platform", [&](const std::string& text) {
-         return platforms::find_platform(is_path(text) ? resolve_file(text, folder).string() : text);
-       }))
-    experiment.platforms.emplace(name, platforms::Platform::load(found));
-  for (const auto& [name, found] : resolve_axis("profile", [&](const std::string& text) {
-         return kernels::find_profile(is_path(text) ? resolve_file(text, folder).string() : text);
-       }))
-    experiment.profiles.emplace(name, kernels::Profile::load(found));
-
-  // Results go by the names inside these files: two different ones of one name could not be told apart.
-  const auto check_names = [&](const std::string& key, const auto& name_and_sum) {
-    std::map<std::string, std::pair<std::string, std::string>> seen;  // name -> SHA-256, where
-    for (const AxisValue& value : axis(document, key)) {
-      const auto [name, sum] = name_and_sum(value.value.get<std::string>());
-      const auto& first = seen.try_emplace(name, sum, value.value.get<std::string>()).first->second;
-      if (first.first != sum)
-        throw InputError(file, value.pointer, "a " + key + " with a name of its own in it (results go by it)",
-                         '"' + name + "\", which " + first.second + " has too");
-    }
-  };
+  });
+  open_all(
+      document, "platform",
+      [](const std::string& text, const fs::path& folder) {
+        return platforms::find_platform(is_path(text) ? resolve_file(text, folder).string() : text);
+      },
+      [&](const std::string& name, const fs::path& found) { experiment.platforms.emplace(name, platforms::Platform::load(found)); });
+  open_all(
+      document, "profile",
+      [](const std::string& text, const fs::path& folder) {
+        return kernels::find_profile(is_path(text) ? resolve_file(text, folder).string() : text);
+      },
+      [&](const std::string& name, const fs::path& found) { experiment.profiles.emplace(name, kernels::Profile::load(found)); });
   using NameAndSum = std::pair<std::string, std::string>;
-  check_names("trace", [&](const std::string& at) {
+  check_names(document, "trace", [&](const std::string& at) {
     return NameAndSum(experiment.traces.at(at).info().name, experiment.traces.at(at).content_sha256());
   });
-  check_names("platform",
+  check_names(document, "platform",
               [&](const std::string& at) { return NameAndSum(experiment.platforms.at(at).name, experiment.platforms.at(at).sha256); });
-  check_names("profile", [&](const std::string& at) {
+  check_names(document, "profile", [&](const std::string& at) {
     return NameAndSum(experiment.profiles.at(at).name(), experiment.profiles.at(at).content_sha256());
   });
-  if (document.at("lr_in_accumulator").get<bool>())
-    for (const auto& [name, trace] : experiment.traces)
-      if (trace.info().learning_rate.empty())
-        throw InputError(file, "/lr_in_accumulator", "false, as the trace " + trace.info().name + " has no learning_rate", "true");
-
-  for (const auto& [key, operation] :
+  for (const auto& [field, operation] :
        {std::pair{"all_gather", sim::Operation::all_gather}, std::pair{"all_reduce", sim::Operation::all_reduce},
-        std::pair{"broadcast", sim::Operation::broadcast}})
-    for (const AxisValue& value : axis(document, key)) check_collective(operation, value, file);
-  std::map<std::string, SparsifierValue> sparsifiers;  // by pointer
-  Json complete = Json::array();
-  for (const AxisValue& value : axis(document, "sparsifier")) {
-    const SparsifierValue& checked = sparsifiers.emplace(value.pointer, sparsifier_value(value, file)).first->second;
-    complete.push_back({{"name", checked.name}, {"parameters", checked.parameters}});
-  }
+        std::pair{"broadcast", sim::Operation::broadcast}, std::pair{"reduce_scatter", sim::Operation::reduce_scatter},
+        std::pair{"reduce", sim::Operation::reduce}, std::pair{"all_to_all", sim::Operation::all_to_all},
+        std::pair{"gossip", sim::Operation::gossip}})
+    document.visit_field(field,
+                         [operation = operation](Json& value, const Written& place, bool) { check_collective(operation, value, place); });
+  // Every parameter written out; lists of parameters stay lists.
+  document.visit_field("sparsifier", [](Json& value, const Written& place, bool in_exclusion) {
+    const sim::SparsifierInfo& info = sparsifier_info(place);
+    const std::vector<Written> expanded = expand_sparsifier(place);
+    if (in_exclusion) return;
+    Json parameters = sim::resolve_parameters(info, Json::object(), place.file, place.pointer);
+    if (value.is_object() && value.contains("parameters"))
+      for (const auto& [key, given] : value.at("parameters").items()) parameters[key] = given;
+    value = {{"name", info.name}, {"parameters", parameters}};
+  });
+  experiment.effective = document.json();
+  for (const auto& [pointer, description] : described) experiment.effective[Json::json_pointer(pointer)] = description;
 
-  std::map<std::string, std::size_t> replay_of, self_check_of;
-  std::set<std::string> seen_runs;
-  for_each_point(document, [&](const Point& point) {
-    const std::string trace_name = point.at("trace").value.get<std::string>();
+  std::map<std::string, std::size_t> replay_of, self_check_of, run_of;
+  Exclusions exclusions(document);
+  document.for_each_point(expand_sparsifier, [&](const Point& point) {
+    if (exclusions.match(point)) return;
+    const auto text = [&](const char* key) { return point.at(key).value.get<std::string>(); };
+    const std::string trace_name = text("trace");
     const traces::Trace& trace = experiment.traces.at(trace_name);
-    const SparsifierValue& sparsifier = sparsifiers.at(point.at("sparsifier").pointer);
-    const bool dense = sim::find_sparsifier(sparsifier.name).dense;
+    const Json& sparsifier = point.at("sparsifier").value;
+    const SparsifierValue checked{sparsifier.at("name").get<std::string>(), sparsifier.at("parameters")};
+    const bool dense = sim::find_sparsifier(checked.name).dense;
 
-    ReplayPoint replay{trace_name, replay_options(document, point, sparsifier, trace, file), {}, {}};
+    ReplayPoint replay{
+        trace_name, replay_options(point, checked, trace), {}, {}, point.at("sparsifier").file + ": " + point.at("sparsifier").pointer};
     const sim::ReplayOptions& options = replay.options;
     std::string method = "captured";
     if (!dense) {
       const traces::ExpansionOptions expansion{options.expansion, options.workers, options.captured, options.seed};
-      method = at_pointer(point.at("expansion"), [&] { return traces::choose_expansion(trace, expansion); }).method;
+      method = at_place(point.at("expansion"), [&] { return traces::choose_expansion(trace, expansion); }).method;
     }
     // Dense gradients travel as they are, whatever the encoding of selected ones.
     const std::string value_encoding = dense ? "fp32" : point.at("value_encoding").value.get<std::string>();
@@ -370,29 +425,30 @@ Experiment Experiment::load(const fs::path& path) {
     if (is_new) experiment.replays.push_back(replay);
     run.replay = place->second;
 
-    const auto text = [&](const char* key) { return point.at(key).value.get<std::string>(); };
     run.platform = text("platform");
     run.profile = text("profile");
-    at_pointer(point.at("workers"), [&] { experiment.platforms.at(run.platform).check_workers(options.workers); });
-    compute_times(document, trace, file, run);
-    run.timeline.extrapolate_profile = document.at("extrapolate_profile").get<bool>();
-    run.network = document.at("network").get<std::string>();
+    run.profile_place = point.at("profile").file + ": " + point.at("profile").pointer;
+    run.labels = point.labels;
+    at_place(point.at("workers"), [&] { experiment.platforms.at(run.platform).check_workers(options.workers); });
+    compute_times(point, trace, file, run);
+    run.timeline.extrapolate_profile = point.at("extrapolate_profile").value.get<bool>();
+    run.network = text("network");
+    sim::CollectiveChoice& collectives = run.timeline.collectives;
     if (run.network == "nccl") {
       // NCCL chooses for itself: the experiment's algorithms make no difference.
       if (!experiment.platforms.at(run.platform).document.contains("nccl"))
-        throw InputError(file, point.at("platform").pointer, "a platform with the key nccl, as network is nccl",
+        throw InputError(point.at("platform").file, point.at("platform").pointer, "a platform with the key nccl, as network is nccl",
                          brief(point.at("platform").value));
     } else {
-      run.timeline.collectives.all_gather = text("all_gather");
-      run.timeline.collectives.all_reduce = text("all_reduce");
-      run.timeline.collectives.broadcast = text("broadcast");
+      collectives = {text("all_gather"), text("all_reduce"), text("broadcast"), text("reduce_scatter"),
+                     text("reduce"),     text("all_to_all"), text("gossip")};
     }
     run.value_encoding = value_encoding;
     run.index_encoding = index_encoding;
     run.wire = sim::WireFormat::from_text(value_encoding, index_encoding);
     run.placement = text("placement");
     // As it is in the end: the platform's own by name is the same run as by "platform".
-    run.placement = at_pointer(point.at("placement"), [&] { return experiment.platform_of(run).placement.text(); });
+    run.placement = at_place(point.at("placement"), [&] { return experiment.platform_of(run).placement.text(); });
     run.identity = replay.identity;
     run.identity["kind"] = "run";
     run.identity["platform_sha256"] = experiment.platforms.at(run.platform).sha256;
@@ -401,9 +457,13 @@ Experiment Experiment::load(const fs::path& path) {
     run.identity["forward_time_s"] = run.timeline.forward_time_s;
     run.identity["backward_time_s"] = run.timeline.backward_time_s;
     run.identity["compute_origin"] = run.compute_origin;
-    run.identity["all_gather"] = run.timeline.collectives.all_gather;
-    run.identity["all_reduce"] = run.timeline.collectives.all_reduce;
-    run.identity["broadcast"] = run.timeline.collectives.broadcast;
+    run.identity["all_gather"] = collectives.all_gather;
+    run.identity["all_reduce"] = collectives.all_reduce;
+    run.identity["broadcast"] = collectives.broadcast;
+    run.identity["reduce_scatter"] = collectives.reduce_scatter;
+    run.identity["reduce"] = collectives.reduce;
+    run.identity["all_to_all"] = collectives.all_to_all;
+    run.identity["gossip"] = collectives.gossip;
     run.identity["network"] = run.network;
     run.identity["value_encoding"] = run.value_encoding;
     run.identity["index_encoding"] = run.index_encoding;
@@ -411,12 +471,14 @@ Experiment Experiment::load(const fs::path& path) {
     // It stands in the result, so a result that was asked for otherwise is another one.
     run.identity["expansion_requested"] = options.expansion;
     run.key = short_hash(run.identity);
-    if (seen_runs.insert(run.key).second) experiment.runs.push_back(run);
+    const auto [known, is_new_run] = run_of.try_emplace(run.key, experiment.runs.size());
+    if (is_new_run)
+      experiment.runs.push_back(run);
+    else
+      experiment.runs[known->second].labels = shared_labels(experiment.runs[known->second].labels, run.labels);
   });
-  experiment.effective = document;
-  for (const AxisValue& value : axis(Json{{"trace", described}}, "trace"))
-    if (value.value.is_object()) experiment.effective[Json::json_pointer(value.pointer)] = value.value;
-  experiment.effective["sparsifier"] = document.at("sparsifier").is_array() ? complete : complete.at(0);
+  exclusions.check_used();
+  if (experiment.runs.empty()) throw InputError(document.file_of("/exclude"), "/exclude", "rules that leave at least one run", "none left");
   return experiment;
 }
 

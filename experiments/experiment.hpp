@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/json.hpp"
+#include "experiments/sweep.hpp"
 #include "kernels/profile.hpp"
 #include "platforms/platform.hpp"
 #include "sim/replay.hpp"
@@ -21,8 +22,9 @@ namespace sparscale::experiments {
 struct ReplayPoint {
   std::string trace;  // as named in the experiment
   sim::ReplayOptions options;
-  Json identity;    // canonical: what the key is the hash of
-  std::string key;  // name of its files under replays/
+  Json identity;                 // canonical: what the key is the hash of
+  std::string key;               // name of its files under replays/
+  std::string sparsifier_place;  // FILE: POINTER, for errors
 };
 
 /// The comparison of generated with captured workers that belongs to a projected replay; the same for all sparsifiers.
@@ -39,18 +41,21 @@ struct RunPoint {
   std::int64_t self_check = -1;   // index into Experiment::self_checks, -1 when nothing is projected
   std::string platform, profile;  // as named in the experiment
   sim::TimelineOptions timeline;
+  std::string profile_place;  // FILE: POINTER of the profile, for errors
   std::string compute_origin;
   std::string network;
   sim::WireFormat wire;
   std::string value_encoding, index_encoding;  // the same as text
   std::string placement;                       // as text
   Json identity;
-  std::string key;  // the run_id
+  std::string key;               // the run_id
+  Json labels = Json::object();  // named axis -> name of its value, where all points of the sweep that are this run agree
 };
 
 struct Experiment {
   std::string name, title, file;
-  Json effective;  // every default written out, files as absolute paths
+  Json effective;  // every default written out, nothing inherited any more, files as absolute paths
+  std::vector<std::pair<std::string, std::string>> parents;  // files that were extended, with their SHA-256
   std::map<std::string, traces::Trace> traces;
   std::map<std::string, platforms::Platform> platforms;
   std::map<std::string, kernels::Profile> profiles;
@@ -65,9 +70,6 @@ struct Experiment {
   /// and JSON pointer.
   static Experiment load(const std::filesystem::path& file);
 };
-
-/// The JSON Schema of an experiment.
-const Json& experiment_schema();
 
 /// A trace directory by path (relative to `base`) or the name of a shipped sample. Errors: InputError listing the samples.
 std::filesystem::path find_trace(const std::string& name_or_path, const std::filesystem::path& base = {});

@@ -104,18 +104,29 @@ const std::vector<Column>& result_columns() {
       {"expansion", "", "how the workers were made: captured, boot or hybrid"},
       {"expansion_requested", "", "what the experiment asked for: auto or one of them"},
       {"validated", "", "true inside the range that expansion was compared with captured workers"},
+      {"labels", "", "names of the values of the experiment's named axes, compact JSON"},
+      {"error_feedback", "", "whether residuals are kept"},
+      {"lr_in_accumulator", "", "whether the learning rate is in the accumulator"},
       {"platform", "", "platform name, with the placement in brackets where it is not the platform's own"},
       {"profile", "", "kernel profile name"},
+      {"network_requested", "", "network back-end that the experiment asked for"},
       {"network", "", "network back-ends that timed the collectives, joined by +; none when nothing was sent"},
-      {"all_gather", "", "algorithm of the all-gathers; of all three, nccl where it is NCCL's choice"},
+      {"all_gather", "", "algorithm of the all-gathers; of all of them, nccl where it is NCCL's choice"},
       {"all_reduce", "", "algorithm of the all-reduces"},
       {"broadcast", "", "algorithm of the broadcasts"},
+      {"reduce_scatter", "", "algorithm of the reduce-scatters"},
+      {"reduce", "", "algorithm of the reductions to one worker"},
+      {"all_to_all", "", "algorithm of the all-to-alls"},
+      {"gossip", "", "algorithm of gossip exchanges"},
       {"placement", "", "which worker runs on which device: consecutive, round_robin, random:SEED"},
       {"value_encoding", "", "how float32 values travel"},
       {"index_encoding", "", "how indices travel"},
       {"seed", "", "seed of the replay"},
       {"counts_origin", "", "captured (n <= W) or projected (n > W)"},
       {"kernel_times_origin", "", "measured or modelled, and whether extrapolated"},
+      {"extrapolate_profile", "", "whether kernel times outside the profile's range were allowed"},
+      {"forward_time_s", "", "forward time of one worker"},
+      {"backward_time_s", "", "backward time of one worker"},
       {"compute_times_origin", "", "where forward and backward times come from"},
       {"iterations", "", "recorded iterations"},
       {"warmup_iterations", "", "iterations before the first recorded one"},
@@ -220,6 +231,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["expansion"] = expansion.at("method");
   key["expansion_requested"] = replay.options.expansion;
   key["validated"] = expansion.at("validated");
+  key["error_feedback"] = replay.options.error_feedback;
+  key["lr_in_accumulator"] = replay.options.lr_in_accumulator;
   // An encoding belongs to the exchange and a placement to the machine: curves and tables go by these names.
   if (run.value_encoding != "fp32") key["parameters"]["value_encoding"] = run.value_encoding;
   if (run.index_encoding != "as_sent") key["parameters"]["index_encoding"] = run.index_encoding;
@@ -229,14 +242,22 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["value_encoding"] = run.value_encoding;
   key["index_encoding"] = run.index_encoding;
   key["profile"] = profile.name();
+  key["network_requested"] = run.network;
   key["network"] = networks.empty() ? "none" : join({networks.begin(), networks.end()}, "+");
   const auto algorithm = [&](const std::string& name) { return run.network == "nccl" ? "nccl" : name; };
   key["all_gather"] = algorithm(run.timeline.collectives.all_gather);
   key["all_reduce"] = algorithm(run.timeline.collectives.all_reduce);
   key["broadcast"] = algorithm(run.timeline.collectives.broadcast);
+  key["reduce_scatter"] = algorithm(run.timeline.collectives.reduce_scatter);
+  key["reduce"] = algorithm(run.timeline.collectives.reduce);
+  key["all_to_all"] = algorithm(run.timeline.collectives.all_to_all);
+  key["gossip"] = algorithm(run.timeline.collectives.gossip);
   key["seed"] = replay.options.seed;
   key["counts_origin"] = projected ? "projected" : "captured";
   key["kernel_times_origin"] = profile.origin() + (extrapolated ? ", extrapolated" : "");
+  key["extrapolate_profile"] = run.timeline.extrapolate_profile;
+  key["forward_time_s"] = run.timeline.forward_time_s;
+  key["backward_time_s"] = run.timeline.backward_time_s;
   key["compute_times_origin"] = run.compute_origin;
   key["iterations"] = records.size();
   key["warmup_iterations"] = replay.options.warmup;
@@ -315,6 +336,8 @@ std::string results_csv(const std::vector<Json>& run_documents) {
           text += document.at("run_id").get<std::string>();
         else if (column.name == "metric_group")
           text += group;
+        else if (column.name == "labels")  // of the sweep, not of the run
+          text += csv_field(document.at("key").value("labels", Json::object()));
         else if (column.group.empty())
           text += csv_field(document.at("key").at(column.name));
         else if (column.group == group)
@@ -328,12 +351,35 @@ std::string results_csv(const std::vector<Json>& run_documents) {
 namespace {
 
 /// What an experiment can vary besides the sparsifier and the number of workers.
-constexpr const char* curve_keys[] = {"trace",    "density", "captured_workers", "expansion_requested", "seed",
-                                      "platform", "profile", "all_gather",       "all_reduce",          "broadcast"};
+constexpr const char* curve_keys[] = {"trace",
+                                      "density",
+                                      "captured_workers",
+                                      "expansion_requested",
+                                      "seed",
+                                      "error_feedback",
+                                      "lr_in_accumulator",
+                                      "warmup_iterations",
+                                      "iterations",
+                                      "platform",
+                                      "profile",
+                                      "extrapolate_profile",
+                                      "forward_time_s",
+                                      "backward_time_s",
+                                      "compute_times_origin",
+                                      "all_gather",
+                                      "all_reduce",
+                                      "broadcast",
+                                      "reduce_scatter",
+                                      "reduce",
+                                      "all_to_all",
+                                      "gossip",
+                                      "network_requested"};
 
 /// Whether it decides what is selected only, so that dense exchanges do not depend on it.
 bool is_of_selection(const std::string& name) {
-  return name == "density" || name == "captured_workers" || name == "expansion_requested" || name == "seed";
+  static const std::set<std::string> names = {"density",        "captured_workers",  "expansion_requested", "seed",
+                                              "error_feedback", "lr_in_accumulator", "warmup_iterations"};
+  return names.contains(name);
 }
 
 /// Keys that say which curve a run belongs to: all but the number of workers and what follows from it.
@@ -440,7 +486,10 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     const Json& first_key = documents.front().at("key");
 
     // 1: build-up, once per sparsifier (it does not depend on platform and profile).
-    const std::set<std::string> of_times = {"platform", "profile", "all_gather", "all_reduce", "broadcast"};
+    const std::set<std::string> of_times = {
+        "platform",   "profile",          "extrapolate_profile", "forward_time_s", "backward_time_s", "compute_times_origin",
+        "all_gather", "all_reduce",       "broadcast",           "reduce_scatter", "reduce",          "all_to_all",
+        "gossip",     "network_requested"};
     std::set<std::string> told = of_times;
     told.insert("density");
     std::vector<std::string> parts;

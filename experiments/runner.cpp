@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iostream>
+#include <map>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/machine.hpp"
+#include "experiments/coverage.hpp"
 #include "experiments/environment.hpp"
 #include "experiments/progress.hpp"
 #include "experiments/results.hpp"
@@ -18,12 +20,16 @@ namespace sparscale::experiments {
 namespace fs = std::filesystem;
 namespace {
 
-// Accumulate, generate and select, per gradient, worker and iteration, on one core; only for the estimate.
-constexpr double seconds_per_element_iteration = 3e-9;
+// Only for the estimate: accumulate, generate and select, per gradient, worker and iteration, on one core; and the timing of one worker in
+// one iteration, on the recurrence.
+constexpr double seconds_per_element_iteration = 2e-9;
+constexpr double seconds_per_worker_iteration = 4e-6;
 
 fs::path replay_records(const fs::path& directory, const std::string& key) { return directory / "replays" / (key + ".jsonl"); }
 fs::path replay_header(const fs::path& directory, const std::string& key) { return directory / "replays" / (key + ".json"); }
 fs::path run_file(const fs::path& directory, const std::string& key) { return directory / "runs" / (key + ".json"); }
+
+fs::path failure_file(const fs::path& directory, const std::string& key) { return directory / "failed" / (key + ".json"); }
 
 /// A file that this program wrote for this identity.
 bool is_cached(const fs::path& file, const Json& identity) {
@@ -125,6 +131,35 @@ std::string label_of(const Experiment& experiment, const ReplayPoint& replay) {
          experiment.traces.at(replay.trace).info().name;
 }
 
+std::string label_of(const SelfCheckPoint& check) { return "self-check of the expansion to n = " + std::to_string(check.options.workers); }
+
+/// Why something has failed, for 'sparscale status' and for whoever is not at the terminal.
+void note_failure(const fs::path& directory, const std::string& key, const Json& identity, const std::string& what,
+                  const std::string& reason) {
+  const Json document = {
+      {"schema_version", 1}, {"program_sha256", program_sha256()}, {"identity", identity}, {"what", what}, {"reason", reason}};
+  write_file_atomic(failure_file(directory, key), document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void forget_failure(const fs::path& directory, const std::string& key) {
+  std::error_code code;
+  fs::remove(failure_file(directory, key), code);
+}
+
+/// Shares of about equal weight, the same whatever is finished: task -> share.
+std::vector<std::size_t> share_out(const std::vector<double>& weights, std::size_t shares) {
+  std::vector<std::size_t> order(weights.size()), share_of(weights.size(), 0);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  std::vector<double> load(shares, 0);
+  for (const std::size_t task : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    share_of[task] = static_cast<std::size_t>(least - load.begin());
+    *least += weights[task];
+  }
+  return share_of;
+}
+
 void write_reproduce_script(const fs::path& directory, const std::string& commit) {
   const std::string script =
       "#!/usr/bin/env bash\n"
@@ -160,25 +195,163 @@ void claim_directory(const Experiment& experiment, const fs::path& directory) {
   for (const char* name : {"results.csv", "summary.json"}) fs::remove(directory / name, code);
 }
 
+double weight_of_runs(const ReplayPoint& replay) { return static_cast<double>(replay.options.workers * replay.options.iterations); }
+
+/// Runs by what they need, those that are finished left out.
+struct Plan {
+  std::vector<std::vector<std::size_t>> runs_of_replay;
+  std::vector<bool> replay_to_do, check_to_do;
+};
+
+Plan make_plan(const Experiment& experiment, const fs::path& directory, bool force) {
+  Plan plan;
+  plan.runs_of_replay.resize(experiment.replays.size());
+  plan.replay_to_do.resize(experiment.replays.size(), false);
+  plan.check_to_do.resize(experiment.self_checks.size(), false);
+  for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
+    const RunPoint& run = experiment.runs[i];
+    if (!force && is_cached(run_file(directory, run.key), run.identity)) continue;
+    plan.runs_of_replay[run.replay].push_back(i);
+    if (run.self_check >= 0) plan.check_to_do[static_cast<std::size_t>(run.self_check)] = true;
+  }
+  for (std::size_t i = 0; i < experiment.replays.size(); ++i)
+    plan.replay_to_do[i] = !plan.runs_of_replay[i].empty() && (force || !replay_is_cached(directory, experiment.replays[i]));
+  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
+    const SelfCheckPoint& check = experiment.self_checks[i];
+    if (!force && is_cached(replay_header(directory, check.key), check.identity)) plan.check_to_do[i] = false;
+  }
+  return plan;
+}
+
+std::vector<TaskResult> run_stage(const std::string& what, const std::vector<Task>& tasks, int jobs) {
+  double total = 0;
+  for (const Task& task : tasks) total += task.weight;
+  if (tasks.empty()) return {};
+  Progress progress(what, tasks.size(), total);
+  return run_tasks(tasks, jobs, available_memory_bytes(), [&](std::size_t task, const TaskResult& result) {
+    progress.step(tasks[task].label + ": " + result.error, tasks[task].weight, !result.done);
+  });
+}
+
+/// Replays and self-checks of this share; what fails is noted.
+void run_replays(const Experiment& experiment, const RunOptions& options, const Plan& plan) {
+  const fs::path& directory = options.directory;
+  std::vector<double> weights;
+  for (const ReplayPoint& replay : experiment.replays) weights.push_back(weight_of(experiment, replay.trace, replay.options));
+  for (const SelfCheckPoint& check : experiment.self_checks) weights.push_back(weight_of_check(experiment, check));
+  const std::vector<std::size_t> share_of = share_out(weights, options.shares);
+  std::vector<Task> tasks;
+  std::vector<std::pair<std::string, Json>> meaning;  // key, identity
+  for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
+    const ReplayPoint& replay = experiment.replays[i];
+    if (!plan.replay_to_do[i] || share_of[i] != options.share) continue;
+    tasks.push_back({"replay of " + label_of(experiment, replay), weights[i],
+                     sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options),
+                     [&experiment, &replay, &directory] { do_replay(experiment, replay, directory); }});
+    meaning.emplace_back(replay.key, replay.identity);
+  }
+  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
+    const SelfCheckPoint& check = experiment.self_checks[i];
+    const std::size_t place = experiment.replays.size() + i;
+    if (!plan.check_to_do[i] || share_of[place] != options.share) continue;
+    tasks.push_back(
+        {label_of(check), weights[place], 0, [&experiment, &check, &directory] { do_self_check(experiment, check, directory); }});
+    meaning.emplace_back(check.key, check.identity);
+  }
+  for (const auto& [key, identity] : meaning) forget_failure(directory, key);
+  const std::vector<TaskResult> results = run_stage("replays", tasks, options.jobs);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (!results[i].done) note_failure(directory, meaning[i].first, meaning[i].second, tasks[i].label, results[i].error);
+}
+
+/// Timing of this share's runs whose replay and self-check are there.
+void run_timing(const Experiment& experiment, const RunOptions& options, const Plan& plan) {
+  const fs::path& directory = options.directory;
+  std::vector<double> weights;
+  for (const ReplayPoint& replay : experiment.replays) weights.push_back(weight_of_runs(replay));
+  const std::vector<std::size_t> share_of = share_out(weights, options.shares);
+  std::vector<bool> check_is_there;
+  for (const SelfCheckPoint& check : experiment.self_checks)
+    check_is_there.push_back(is_cached(replay_header(directory, check.key), check.identity));
+  std::vector<Task> tasks;
+  std::vector<std::vector<std::size_t>> runs_of_task;
+  for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
+    const ReplayPoint& replay = experiment.replays[i];
+    std::vector<std::size_t> runs;
+    for (const std::size_t run : plan.runs_of_replay[i])
+      if (const std::int64_t check = experiment.runs[run].self_check; check < 0 || check_is_there[static_cast<std::size_t>(check)])
+        runs.push_back(run);
+    if (share_of[i] != options.share || runs.empty() || !replay_is_cached(directory, replay)) continue;
+    for (const std::size_t run : runs) forget_failure(directory, experiment.runs[run].key);
+    runs_of_task.push_back(runs);
+    tasks.push_back({"timing of " + label_of(experiment, replay), weights[i], 0,
+                     [&experiment, &directory, runs] { do_runs(experiment, runs, directory); }});
+  }
+  const std::vector<TaskResult> results = run_stage("timing", tasks, options.jobs);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].done) continue;
+    for (const std::size_t run : runs_of_task[i])
+      if (const RunPoint& point = experiment.runs[run]; !is_cached(run_file(directory, point.key), point.identity))
+        note_failure(directory, point.key, point.identity,
+                     tasks[i].label + " on " + experiment.platforms.at(point.platform).name + " with " +
+                         experiment.profiles.at(point.profile).name(),
+                     results[i].error);
+  }
+}
+
+/// results.csv and summary.json of the runs that are there; the number of those that are not.
+std::size_t write_results(const Experiment& experiment, const fs::path& directory) {
+  std::vector<Json> documents;
+  for (const RunPoint& run : experiment.runs)
+    if (is_cached(run_file(directory, run.key), run.identity)) {
+      documents.push_back(load_json(run_file(directory, run.key)));
+      documents.back()["key"]["labels"] = run.labels;
+    }
+  write_file_atomic(directory / "results.csv", results_csv(documents));
+  write_file_atomic(directory / "summary.json", summarise(experiment, documents).dump(1) + "\n");
+  return experiment.runs.size() - documents.size();
+}
+
 }  // namespace
 
-Estimate estimate(const Experiment& experiment, const fs::path& directory) {
+Estimate estimate(const Experiment& experiment, const fs::path& directory, int jobs) {
+  const Plan plan = make_plan(experiment, directory, false);
   Estimate result;
   result.runs = experiment.runs.size();
+  result.runs_cached = result.runs;
   result.replays = experiment.replays.size();
-  for (const RunPoint& run : experiment.runs)
-    if (is_cached(run_file(directory, run.key), run.identity)) ++result.runs_cached;
-  for (const ReplayPoint& replay : experiment.replays) {
-    if (replay_is_cached(directory, replay)) {
-      ++result.replays_cached;
+  result.self_checks = experiment.self_checks.size();
+  double longest_s = 0;
+  for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
+    const ReplayPoint& replay = experiment.replays[i];
+    result.runs_cached -= plan.runs_of_replay[i].size();
+    result.timing_time_s += static_cast<double>(plan.runs_of_replay[i].size()) * weight_of_runs(replay) * seconds_per_worker_iteration;
+    if (!plan.replay_to_do[i]) {
+      if (replay_is_cached(directory, replay)) ++result.replays_cached;
       continue;
     }
-    result.memory_bytes = std::max(result.memory_bytes, sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options));
-    result.element_iterations += weight_of(experiment, replay.trace, replay.options);
+    const ReplayCost cost{i, sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options),
+                          weight_of(experiment, replay.trace, replay.options) * seconds_per_element_iteration};
+    result.replays_time_s += cost.time_s;
+    longest_s = std::max(longest_s, cost.time_s);
+    result.to_do.push_back(cost);
   }
-  for (const SelfCheckPoint& check : experiment.self_checks)
-    if (!is_cached(replay_header(directory, check.key), check.identity)) result.element_iterations += weight_of_check(experiment, check);
-  result.time_s = result.element_iterations * seconds_per_element_iteration;
+  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
+    const SelfCheckPoint& check = experiment.self_checks[i];
+    if (plan.check_to_do[i])
+      result.self_checks_time_s += weight_of_check(experiment, check) * seconds_per_element_iteration;
+    else if (is_cached(replay_header(directory, check.key), check.identity))
+      ++result.self_checks_cached;
+  }
+  std::vector<std::uint64_t> memory;
+  for (const ReplayCost& cost : result.to_do) memory.push_back(cost.memory_bytes);
+  std::sort(memory.rbegin(), memory.rend());
+  if (!memory.empty()) result.memory_bytes = memory.front();
+  for (std::size_t i = 0; i < std::min(memory.size(), static_cast<std::size_t>(std::max(jobs, 1))); ++i)
+    result.memory_together_bytes += memory[i];
+  std::stable_sort(result.to_do.begin(), result.to_do.end(), [](const ReplayCost& a, const ReplayCost& b) { return a.time_s > b.time_s; });
+  result.time_s = result.replays_time_s + result.self_checks_time_s + result.timing_time_s;
+  result.elapsed_s = std::max(longest_s, result.time_s / std::max(jobs, 1));
   return result;
 }
 
@@ -190,9 +363,7 @@ void check_memory(const Experiment& experiment, const Estimate& estimate) {
                      std::to_string(estimate.memory_bytes / 1000000) + " MB for the largest");
 }
 
-std::size_t run_experiment(const Experiment& experiment, const RunOptions& options) {
-  const fs::path& directory = options.directory;
-  check_memory(experiment, estimate(experiment, directory));
+void prepare_directory(const Experiment& experiment, const fs::path& directory, bool force) {
   claim_directory(experiment, directory);
   const Json environment = [&] {
     Json value = describe_environment();
@@ -200,6 +371,7 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
     for (const auto& [name, trace] : experiment.traces) inputs["trace " + name] = trace.content_sha256();
     for (const auto& [name, platform] : experiment.platforms) inputs["platform " + name] = platform.sha256;
     for (const auto& [name, profile] : experiment.profiles) inputs["profile " + name] = profile.content_sha256();
+    for (const auto& [file, sum] : experiment.parents) inputs["extended experiment " + file] = sum;
     value["inputs_sha256"] = inputs;
     Json placements = Json::object();  // of every platform, those of its runs
     for (const RunPoint& run : experiment.runs) {
@@ -212,81 +384,80 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
   write_file_atomic(directory / "experiment.json", experiment.effective.dump(1) + "\n");
   write_file_atomic(directory / "environment.json", environment.dump(1) + "\n");
   write_reproduce_script(directory, environment.at("git_commit").get<std::string>());
+  if (!force) return;
+  for (const RunPoint& run : experiment.runs) fs::remove(run_file(directory, run.key));
+  for (const ReplayPoint& replay : experiment.replays) fs::remove(replay_header(directory, replay.key));
+  for (const SelfCheckPoint& check : experiment.self_checks) fs::remove(replay_header(directory, check.key));
+}
 
-  std::vector<bool> run_failed(experiment.runs.size(), false);
-  const auto run_stage = [&](const std::string& what, const std::vector<Task>& tasks) {
-    double total = 0;
-    for (const Task& task : tasks) total += task.weight;
-    std::vector<TaskResult> results;
-    if (tasks.empty()) return results;
-    Progress progress(what, tasks.size(), total);
-    return run_tasks(tasks, options.jobs, [&](std::size_t task, const TaskResult& result) {
-      progress.step(tasks[task].label + ": " + result.error, tasks[task].weight, !result.done);
-    });
+std::size_t run_experiment(const Experiment& experiment, const RunOptions& options) {
+  const fs::path& directory = options.directory;
+  if (options.stage == Stage::all) {
+    check_memory(experiment, estimate(experiment, directory));
+    check_profiles(experiment, directory);
+    prepare_directory(experiment, directory, options.force);
+  } else if (load_json(directory / "experiment.json") != experiment.effective) {
+    throw InputError((directory / "experiment.json").string(), "", "the experiment of which this is a part", "another");
+  }
+  const bool every = options.stage == Stage::all;
+  if (every || options.stage == Stage::replays) run_replays(experiment, options, make_plan(experiment, directory, false));
+  if (every || options.stage == Stage::runs) run_timing(experiment, options, make_plan(experiment, directory, false));
+  if (every || options.stage == Stage::results) return write_results(experiment, directory);
+  const Status now = status(experiment, directory);
+  return now.failed;
+}
+
+Status status(const Experiment& experiment, const fs::path& directory) {
+  Status result;
+  result.runs = experiment.runs.size();
+  result.replays = experiment.replays.size();
+  std::map<std::string, std::pair<bool, Status::Failure>> known;  // key -> has it failed, how
+  const auto failure_of = [&](const std::string& key, const Json& identity) -> Status::Failure* {
+    const auto [place, is_new] = known.try_emplace(key);
+    if (is_new && is_cached(failure_file(directory, key), identity)) {
+      const Json document = load_json(failure_file(directory, key));
+      place->second = {true, {document.value("what", ""), document.value("reason", ""), 0}};
+    }
+    return place->second.first ? &place->second.second : nullptr;
   };
+  std::vector<std::string> order;
+  for (const ReplayPoint& replay : experiment.replays)
+    if (replay_is_cached(directory, replay)) ++result.replays_done;
+  for (const RunPoint& run : experiment.runs) {
+    if (is_cached(run_file(directory, run.key), run.identity)) {
+      ++result.done;
+      continue;
+    }
+    bool failed = false;
+    const auto look = [&](const std::string& key, const Json& identity) {
+      Status::Failure* failure = failed ? nullptr : failure_of(key, identity);
+      if (failure == nullptr) return;
+      failed = true;
+      if (failure->runs++ == 0) order.push_back(key);
+    };
+    const ReplayPoint& replay = experiment.replays[run.replay];
+    if (!replay_is_cached(directory, replay)) look(replay.key, replay.identity);
+    if (run.self_check >= 0) {
+      const SelfCheckPoint& check = experiment.self_checks[static_cast<std::size_t>(run.self_check)];
+      if (!is_cached(replay_header(directory, check.key), check.identity)) look(check.key, check.identity);
+    }
+    look(run.key, run.identity);
+    ++(failed ? result.failed : result.missing);
+  }
+  for (const std::string& key : order) result.failures.push_back(known.at(key).second);
+  if (path_exists(directory / "results.csv")) {
+    const std::string csv = read_file(directory / "results.csv");
+    result.results_written = std::all_of(experiment.runs.begin(), experiment.runs.end(),
+                                         [&](const RunPoint& run) { return csv.find("\n" + run.key + ",") != std::string::npos; });
+  }
+  return result;
+}
 
-  // Which runs are to be timed, and which replays and checks they need.
-  std::vector<std::vector<std::size_t>> runs_of_replay(experiment.replays.size());
-  std::vector<bool> check_needed(experiment.self_checks.size(), false);
-  for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
-    const RunPoint& run = experiment.runs[i];
-    if (!options.force && is_cached(run_file(directory, run.key), run.identity)) continue;
-    fs::remove(run_file(directory, run.key));  // so that what is there afterwards was made now
-    runs_of_replay[run.replay].push_back(i);
-    if (run.self_check >= 0) check_needed[static_cast<std::size_t>(run.self_check)] = true;
-  }
-
-  std::vector<Task> tasks;
-  std::vector<std::pair<bool, std::size_t>> meaning;  // (is a replay, index)
-  for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
-    const ReplayPoint& replay = experiment.replays[i];
-    if (runs_of_replay[i].empty() || (!options.force && replay_is_cached(directory, replay))) continue;
-    tasks.push_back({"replay of " + label_of(experiment, replay), weight_of(experiment, replay.trace, replay.options),
-                     [&experiment, &replay, &directory] { do_replay(experiment, replay, directory); }});
-    meaning.emplace_back(true, i);
-  }
-  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
-    const SelfCheckPoint& check = experiment.self_checks[i];
-    if (!check_needed[i] || (!options.force && is_cached(replay_header(directory, check.key), check.identity))) continue;
-    tasks.push_back({"self-check of the expansion to n = " + std::to_string(check.options.workers), weight_of_check(experiment, check),
-                     [&experiment, &check, &directory] { do_self_check(experiment, check, directory); }});
-    meaning.emplace_back(false, i);
-  }
-  const std::vector<TaskResult> replayed = run_stage("replays", tasks);
-  for (std::size_t i = 0; i < replayed.size(); ++i) {
-    if (replayed[i].done) continue;
-    for (const std::vector<std::size_t>& runs : runs_of_replay)  // what is finished already stays
-      for (const std::size_t run : runs) {
-        const RunPoint& point = experiment.runs[run];
-        if (meaning[i].first ? point.replay == meaning[i].second : point.self_check == static_cast<std::int64_t>(meaning[i].second))
-          run_failed[run] = true;
-      }
-  }
-
-  tasks.clear();
-  std::vector<std::vector<std::size_t>> runs_of_task;
-  for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
-    std::vector<std::size_t> runs;
-    for (const std::size_t run : runs_of_replay[i])
-      if (!run_failed[run]) runs.push_back(run);
-    if (runs.empty()) continue;
-    const ReplayPoint& replay = experiment.replays[i];
-    runs_of_task.push_back(runs);
-    tasks.push_back({"timing of " + label_of(experiment, replay), static_cast<double>(replay.options.workers * replay.options.iterations),
-                     [&experiment, &directory, runs] { do_runs(experiment, runs, directory); }});
-  }
-  const std::vector<TaskResult> timed = run_stage("timing", tasks);
-  for (std::size_t i = 0; i < timed.size(); ++i)
-    if (!timed[i].done)
-      for (const std::size_t run : runs_of_task[i])
-        run_failed[run] = !is_cached(run_file(directory, experiment.runs[run].key), experiment.runs[run].identity);
-
-  std::vector<Json> documents;
-  for (std::size_t i = 0; i < experiment.runs.size(); ++i)
-    if (!run_failed[i]) documents.push_back(load_json(run_file(directory, experiment.runs[i].key)));
-  write_file_atomic(directory / "results.csv", results_csv(documents));
-  write_file_atomic(directory / "summary.json", summarise(experiment, documents).dump(1) + "\n");
-  return static_cast<std::size_t>(std::count(run_failed.begin(), run_failed.end(), true));
+std::vector<const RunPoint*> unfinished_runs(const Experiment& experiment, const fs::path& directory) {
+  std::vector<const RunPoint*> runs;
+  for (const RunPoint& run : experiment.runs)
+    if (!is_cached(run_file(directory, run.key), run.identity)) runs.push_back(&run);
+  return runs;
 }
 
 std::vector<std::string> summary_lines(const fs::path& directory) {

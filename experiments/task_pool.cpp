@@ -104,7 +104,7 @@ TaskResult finish(const Child& child) {
 
 }  // namespace
 
-std::vector<TaskResult> run_tasks(const std::vector<Task>& tasks, int jobs, const TaskEnded& ended) {
+std::vector<TaskResult> run_tasks(const std::vector<Task>& tasks, int jobs, std::uint64_t memory_bytes, const TaskEnded& ended) {
   std::vector<TaskResult> results(tasks.size());
   std::vector<std::size_t> order(tasks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -117,11 +117,23 @@ std::vector<TaskResult> run_tasks(const std::vector<Task>& tasks, int jobs, cons
     for (const Child& child : running) finish(child);
     running.clear();
   };
-  std::size_t next = 0;
+  // The dearest waiting task that fits beside those that run.
+  const auto next = [&] {
+    std::uint64_t taken = 0;
+    for (const Child& child : running) taken += tasks[child.task].memory_bytes;
+    return std::find_if(order.begin(), order.end(), [&](std::size_t task) {
+      return running.empty() || (taken <= memory_bytes && tasks[task].memory_bytes <= memory_bytes - taken);
+    });
+  };
   try {
-    while (next < order.size() || !running.empty()) {
-      while (next < order.size() && running.size() < static_cast<std::size_t>(std::max(jobs, 1)) && interrupted == 0)
-        running.push_back(start(tasks, order[next++]));
+    while (!order.empty() || !running.empty()) {
+      while (running.size() < static_cast<std::size_t>(std::max(jobs, 1)) && interrupted == 0) {
+        const auto chosen = next();
+        if (chosen == order.end()) break;
+        const std::size_t task = *chosen;
+        order.erase(chosen);
+        running.push_back(start(tasks, task));
+      }
       if (interrupted != 0) throw RunError("interrupted; what is finished is kept and the same command goes on from there");
       std::vector<pollfd> polls;
       for (const Child& child : running) polls.push_back({child.errors, POLLIN, 0});

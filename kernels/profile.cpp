@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -83,6 +84,7 @@ Profile Profile::load(const std::filesystem::path& file) {
     }
     profile.curves_[variant.substr(0, dot)] = found->second;
     if (variant.starts_with("topk.")) profile.separate_topk_ = variant != "topk.sampled";
+    profile.variants_.push_back(variant);
     profile.name_ += "+" + variant;
     profile.sha256_ = sha256_hex(profile.sha256_ + "+" + variant);
   }
@@ -98,7 +100,7 @@ Profile Profile::parse(std::string_view text, const std::string& file) {
   profile.device_ = document.at("device").get<std::string>();
   profile.origin_ = document.at("origin").get<std::string>();
   profile.sha256_ = sha256_hex(text);
-  std::map<std::string, std::map<std::int64_t, std::map<std::int64_t, double>>> times;
+  std::map<std::string, std::map<std::int64_t, std::set<std::int64_t>>> seen;
   std::size_t place = 0;
   for (const Json& entry : document.at("records")) {
     const std::string pointer = "/records/" + std::to_string(place++);
@@ -110,24 +112,38 @@ Profile Profile::parse(std::string_view text, const std::string& file) {
     if (!(record.q25_s <= record.median_s && record.median_s <= record.q75_s))
       throw InputError(file, pointer, "q25_s <= median_s <= q75_s",
                        number_text(record.q25_s) + ", " + number_text(record.median_s) + ", " + number_text(record.q75_s));
-    auto& at_size = times[record.operation][record.elements];
+    auto& at_size = seen[record.operation][record.elements];
     if (!depends_on_selected(record.operation) && !at_size.empty())
       throw InputError(file, pointer, "one record of " + record.operation + " for each number of elements",
                        "a second one for " + std::to_string(record.elements));
-    if (!at_size.emplace(record.selected, record.median_s).second)
+    if (!at_size.insert(record.selected).second)
       throw InputError(
           file, pointer, "each point of an operation once",
           record.operation + " twice at elements = " + std::to_string(record.elements) + ", selected = " + std::to_string(record.selected));
     profile.records_.push_back(std::move(record));
   }
+  profile.fill_curves(&ProfileRecord::median_s);
+  return profile;
+}
+
+void Profile::fill_curves(double ProfileRecord::*time) {
+  std::map<std::string, std::map<std::int64_t, std::map<std::int64_t, double>>> times;
+  for (const ProfileRecord& record : records_) times[record.operation][record.elements][record.selected] = record.*time;
+  curves_.clear();
   for (const auto& [operation, sizes] : times)
     for (const auto& [elements, points] : sizes) {
       Curve curve;
       curve.elements = elements;
       for (const auto& [selected, time_s] : points) curve.points.push_back({static_cast<double>(selected), time_s});
-      profile.curves_[operation].push_back(std::move(curve));
+      curves_[operation].push_back(std::move(curve));
     }
-  return profile;
+  for (const std::string& variant : variants_) curves_[variant.substr(0, variant.rfind('.'))] = curves_.at(variant);
+}
+
+Profile Profile::at_quartile(bool upper) const {
+  Profile other = *this;
+  other.fill_curves(upper ? &ProfileRecord::q75_s : &ProfileRecord::q25_s);
+  return other;
 }
 
 // Less than one selected element is a matter of looking at a smaller size at the same density, so the least measured point answers for it.
@@ -146,23 +162,39 @@ double Profile::time_at(const Curve& curve, double selected) {
   return continued(a.selected, a.time_s, b.selected, b.time_s, selected);
 }
 
+const std::vector<Profile::Curve>& Profile::curves_of(const std::string& operation) const {
+  if (const auto found = curves_.find(operation); found != curves_.end()) return found->second;
+  std::string list;
+  for (const auto& [known, ignored] : curves_) list += (list.empty() ? "" : ", ") + known;
+  throw InputError(file_, "operation", "one of " + list, "\"" + operation + "\"");
+}
+
+std::string Profile::range_of(const std::vector<Curve>& curves) {
+  return "elements from " + std::to_string(curves.front().elements) + " to " + std::to_string(curves.back().elements) +
+         ", as this profile covers";
+}
+
+void Profile::check_covers(const std::string& operation, std::int64_t elements, bool extrapolate) const {
+  if (separate_topk_ && operation == "accumulate_topk") {
+    check_covers("accumulate", elements, extrapolate);
+    return check_covers("topk", elements, extrapolate);
+  }
+  const std::vector<Curve>& curves = curves_of(operation);
+  if (elements == 0 || extrapolate || (elements >= curves.front().elements && elements <= curves.back().elements)) return;
+  throw InputError(file_, operation, range_of(curves) + " (or leave to extrapolate)", "elements = " + std::to_string(elements));
+}
+
 KernelTime Profile::time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate) const {
   if (separate_topk_ && operation == "accumulate_topk") {
     const KernelTime first = time("accumulate", elements, elements, extrapolate), then = time("topk", elements, selected, extrapolate);
     return {first.time_s + then.time_s, first.extrapolated || then.extrapolated};
   }
-  const auto found = curves_.find(operation);
-  if (found == curves_.end()) {
-    std::string list;
-    for (const auto& [known, ignored] : curves_) list += (list.empty() ? "" : ", ") + known;
-    throw InputError(file_, "operation", "one of " + list, "\"" + operation + "\"");
-  }
+  const std::vector<Curve>& curves = curves_of(operation);
   if (elements == 0) return {};
   const bool selects = depends_on_selected(operation);
   if (elements < 0 || (selects && (selected < 0 || selected > elements)))
     throw InputError(file_, operation, "0 <= selected <= elements",
                      "elements = " + std::to_string(elements) + ", selected = " + std::to_string(selected));
-  const std::vector<Curve>& curves = found->second;
   KernelTime result;
   const auto refuse = [&](const std::string& range) {
     if (!extrapolate)
@@ -170,9 +202,7 @@ KernelTime Profile::time(const std::string& operation, std::int64_t elements, st
                        "elements = " + std::to_string(elements) + ", selected = " + std::to_string(selected));
     result.extrapolated = true;
   };
-  if (elements < curves.front().elements || elements > curves.back().elements)
-    refuse("elements from " + std::to_string(curves.front().elements) + " to " + std::to_string(curves.back().elements) +
-           ", as this profile covers");
+  if (elements < curves.front().elements || elements > curves.back().elements) refuse(range_of(curves));
   const auto n = static_cast<double>(elements);
   // The time at a measured size, at the density wanted: both parts of the cost grow with N along a line of equal density.
   const auto at_size = [&](const Curve& curve) {

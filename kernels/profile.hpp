@@ -51,6 +51,13 @@ class Profile {
   /// linearly in elements and flags it. Cost: O(log points).
   KernelTime time(const std::string& operation, std::int64_t elements, std::int64_t selected, bool extrapolate = false) const;
 
+  /// Errors: InputError as of time() when the operation is not in the profile or, unless `extrapolate`, this number of elements (0: none)
+  /// lies outside its range, whatever the number selected.
+  void check_covers(const std::string& operation, std::int64_t elements, bool extrapolate = false) const;
+
+  /// The same with the lower (or upper) quartile of every measured time in the place of its median. Name and content_sha256() stay.
+  Profile at_quartile(bool upper) const;
+
  private:
   struct Point {
     double selected = 0, time_s = 0;
@@ -59,11 +66,15 @@ class Profile {
     std::int64_t elements = 0;
     std::vector<Point> points;  // ascending in selected
   };
+  const std::vector<Curve>& curves_of(const std::string& operation) const;
+  void fill_curves(double ProfileRecord::*time);
+  static std::string range_of(const std::vector<Curve>& curves);
   static bool inside(const Curve& curve, double selected);
   static double time_at(const Curve& curve, double selected);
   std::string name_, device_, origin_, sha256_, file_;
   bool separate_topk_ = false;  // a variant that cannot be fused with accumulate
   std::vector<ProfileRecord> records_;
+  std::vector<std::string> variants_;                 // whose times stand for those of their operation
   std::map<std::string, std::vector<Curve>> curves_;  // ascending in elements
 };
 
