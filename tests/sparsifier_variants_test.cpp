@@ -263,14 +263,17 @@ TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in 
       std::vector<double> squares(static_cast<std::size_t>(n), 0);
       Index united = 0;
       Json exchange = Json::array();
-      for (const auto& replay : apart) {
-        const Json one = replay->next();
+      for (std::size_t p = 0; p < apart.size(); ++p) {
+        const Json one = apart[p]->next();
         united += one.at("union").get<Index>();
         for (std::size_t worker = 0; worker < selected.size(); ++worker) {
           selected[worker] += one.at("selected").at(worker).get<Index>();
           squares[worker] += std::pow(one.at("residual_norm").at(worker).get<double>(), 2);
         }
-        for (const Json& call : one.at("exchange")) exchange.push_back(call);
+        for (Json call : one.at("exchange")) {
+          if (!call.contains("index_range")) call["index_range"] = sizes[p];  // in a part, indices are of the part
+          exchange.push_back(std::move(call));
+        }
       }
       REQUIRE(all.at("union") == united);
       REQUIRE(all.at("selected").get<std::vector<Index>>() == selected);

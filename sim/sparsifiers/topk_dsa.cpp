@@ -51,9 +51,17 @@ class TopkDsa : public Sparsifier {
     Exchange& exchange = selection.exchange;
     exchange.push_back(call_of(Operation::all_to_all, "counts", "int32", {4 * static_cast<std::uint64_t>(n - 1)}));
     exchange.push_back(call_of(Operation::all_to_all, "values", "float32", std::move(sent)));
+    exchange.back().entry_index_bytes = exchange.back().entry_value_bytes = 4;
     exchange.push_back(all_gather("counts", "int32", 4));
-    exchange.push_back(
-        call_of(Operation::all_gather, dense ? "gradient" : "values", "float32", dense ? std::move(whole) : std::move(pairs)));
+    if (dense) {
+      exchange.push_back(call_of(Operation::all_gather, "gradient", "float32", std::move(whole)));
+    } else {
+      CollectiveCall call = call_of(Operation::all_gather, "values", "float32", std::move(pairs));
+      call.entry_index_bytes = call.entry_value_bytes = 4;
+      call.lists_are_selections = false;
+      call.index_range = static_cast<std::uint64_t>(N - (n - 1) * (N / n));  // the last region is the largest
+      exchange.push_back(std::move(call));
+    }
 
     WorkLog work(n);
     work.all("accumulate", N, N, 0);
