@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   experiments::add_run_command(program);
   experiments::add_check_command(program);
+  experiments::add_status_command(program);
   experiments::add_replay_command(program);
   experiments::add_collective_command(program);
   experiments::add_trace_command(program);

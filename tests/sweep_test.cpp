@@ -462,7 +462,7 @@ TEST_CASE("What a profile does not cover is refused before anything runs") {
 TEST_CASE("A synthetic trace can be a value of a named axis and of an exclusion") {
   const Scratch scratch("sweep");
   const auto synthetic = [](int seed) {
-    return Json{{"synthesize", {{"model", "resnet18"}, {"workers", 2}, {"iterations", 2}, {"gradients", 5000}, {"seed", seed}}}};
+    return Json{{"synthesize", {{"model", "resnet18"}, {"workers", 2}, {"iterations", 2}, {"gradients", 50000}, {"seed", seed}}}};
   };
   Json e = small();
   e.erase("trace");

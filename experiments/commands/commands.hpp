@@ -16,6 +16,7 @@ void add_replay_command(CLI::App& program);
 void add_collective_command(CLI::App& program);
 void add_measure_command(CLI::App& program);
 void add_trace_command(CLI::App& program);
+void add_status_command(CLI::App& program);
 void add_plot_command(CLI::App& program);
 void add_report_command(CLI::App& program);
 void add_compare_command(CLI::App& program);
