@@ -288,6 +288,8 @@ void HybridSource::prepare_dense(const Plan& plan) {
 
   // The mean of W workers carries their noise / W, the same for every virtual worker: take its energy out, by bins of like deviation.
   const auto bins = size(std::clamp<std::int64_t>(static_cast<std::int64_t>(count) / bin_elements, 1, largest_bins));
+  // What is left of the mean, and the scale that gives the deviations from it their variance, by position and rank.
+  std::vector<double> kept(size(positions_) * count), scale(size(positions_) * count);
   for (std::int64_t t = 0; t < positions_; ++t)
     for (std::size_t b = 0; b < bins; ++b) {
       double energy = 0, noise_energy = 0;
@@ -297,13 +299,20 @@ void HybridSource::prepare_dense(const Plan& plan) {
         noise_energy += noise[i] / w_count;
       }
       const double factor = energy > 0 ? std::sqrt(std::max(0.0, energy - noise_energy) / energy) : 0.0;
+      // Of W workers' squared distances from factor x mean, in the mean of the bin.
+      const double variance_sum = noise_energy * w_count;
+      const double squares = variance_sum * (w_count - 1) / w_count + (1 - factor) * (1 - factor) * energy;
+      const double unit = squares > 0 ? std::sqrt(variance_sum / squares) : 0.0;
+      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r) {
+        kept[size(t) * count + order[r]] = factor;
+        scale[size(t) * count + order[r]] = unit;
+      }
       for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r)
         mean_[size(t * trace_.gradients() + plan.offset + element[order[r]])] =
             static_cast<float>(factor * mean[size(t) * count + order[r]]);
     }
 
   // Deviations in units of their standard deviation, in its order; the margins mirror the ends, so that a shift needs no test.
-  const double unbiased = std::sqrt(w_count / (w_count - 1));
   const auto ranks = static_cast<std::int64_t>(count);
   for (std::int64_t t = 0; t < positions_; ++t)
     for (std::int64_t w = 0; w < captured_; ++w) {
@@ -312,7 +321,9 @@ void HybridSource::prepare_dense(const Plan& plan) {
       for (std::int64_t r = -plan.pad; r < ranks + plan.pad; ++r) {
         const std::size_t i = order[size(r < 0 ? -r - 1 : r >= ranks ? 2 * ranks - 1 - r : r)];
         table[r + plan.pad] =
-            variance[i] > 0 ? static_cast<float>((g[element[i]] - mean[size(t) * count + i]) * unbiased / std::sqrt(variance[i])) : 0.0F;
+            variance[i] > 0 ? static_cast<float>((g[element[i]] - kept[size(t) * count + i] * mean[size(t) * count + i]) *
+                                                 scale[size(t) * count + i] / std::sqrt(variance[i]))
+                            : 0.0F;
       }
     }
 }
