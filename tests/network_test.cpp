@@ -718,6 +718,26 @@ TEST_CASE("Unknown networks are refused") {
   CHECK_THROWS_AS(make_network("auto", shipped("crossbar-100g"), 0), InputError);
 }
 
+TEST_CASE("The collective command refuses what network nccl does not cover") {
+  CollectiveRequest request;
+  request.platform = "polaris";
+  request.workers = 8;
+  request.bytes = {4000};
+  request.network = "nccl";
+  for (const std::string operation : {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}) {
+    request.operation = operation;
+    CHECK(run_collective(request).at("network") == "nccl");
+  }
+  for (const std::string operation : {"reduce", "all_to_all", "gossip", "sparse_all_reduce"}) {
+    request.operation = operation;
+    CHECK_THROWS_WITH(run_collective(request),
+                      ContainsSubstring("network: expected simgrid, recurrence or auto for the operation " + operation + ", found nccl"));
+  }
+  request.operation = "all_reduce";
+  request.platform = "nvlink8-ib";
+  CHECK_THROWS_WITH(run_collective(request), ContainsSubstring("expected the key \"nccl\", which network nccl needs, found no such key"));
+}
+
 TEST_CASE("The collective command answers with times and bytes") {
   CollectiveRequest request;
   request.platform = "crossbar-100g";

@@ -21,7 +21,7 @@ std::string padded(std::string text, std::size_t width) {
 std::string list_collectives() {
   std::string text;
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms())
-    text += padded(sim::operation_name(algorithm.operation), 16) + padded(algorithm.name, 14) + algorithm.title +
+    text += padded(sim::operation_name(algorithm.operation), 19) + padded(algorithm.name, 26) + algorithm.title +
             "; T = " + algorithm.formula + "; " + algorithm.source + "\n";
   return text;
 }
