@@ -186,6 +186,8 @@ sim::ReplayOptions replay_options(const Point& point, const SparsifierValue& spa
   if (options.lr_in_accumulator && trace.info().learning_rate.empty())
     throw InputError(point.at("lr_in_accumulator").file, point.at("lr_in_accumulator").pointer,
                      "false, as the trace " + trace.info().name + " has no learning_rate", "true");
+  const Written& memory = point.at("memory");
+  options.memory = sim::MemoryChoice::parse(memory.value.get<std::string>(), memory.file + ": " + memory.pointer);
   const Written& captured = point.at("captured_workers");
   if (captured.value.get<std::int64_t>() > trace.workers())
     throw InputError(captured.file, captured.pointer, "at most the trace's " + std::to_string(trace.workers()) + " workers",
@@ -409,13 +411,15 @@ Experiment Experiment::load(const fs::path& path) {
                        {"error_feedback", options.error_feedback},
                        {"lr_in_accumulator", options.lr_in_accumulator}};
     if (options.index_gaps) replay.identity["index_gaps"] = true;  // its records say more
+    if (options.memory.mode != sim::MemoryChoice::Mode::full) replay.identity["memory"] = options.memory.text();
     replay.key = short_hash(replay.identity);
 
     RunPoint run;
     if (method != "captured") {
       SelfCheckPoint check{trace_name, options, replay.identity, {}};
       check.identity["kind"] = "self_check";
-      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations", "index_gaps"}) check.identity.erase(key);
+      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations", "index_gaps", "memory"})
+        check.identity.erase(key);
       check.key = short_hash(check.identity);
       const auto [place, is_new] = self_check_of.try_emplace(check.key, experiment.self_checks.size());
       if (is_new) experiment.self_checks.push_back(check);

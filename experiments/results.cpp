@@ -106,6 +106,7 @@ const std::vector<Column>& result_columns() {
       {"validated", "", "true inside the range that expansion was compared with captured workers"},
       {"labels", "", "names of the values of the experiment's named axes, compact JSON"},
       {"error_feedback", "", "whether residuals are kept"},
+      {"memory", "", "how the replay kept residuals: full, sample:FRACTION, f16, disk:FOLDER, recompute"},
       {"lr_in_accumulator", "", "whether the learning rate is in the accumulator"},
       {"platform", "", "platform name, with the placement in brackets where it is not the platform's own"},
       {"profile", "", "kernel profile name"},
@@ -210,6 +211,20 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
     warnings.push_back("counts of captured workers come from " + rounded(static_cast<double>(replayed) / static_cast<double>(window), 3) +
                        " passes over the same " + std::to_string(window) +
                        " iterations, whose noise adds up: build-up is overstated (by 2 to 28 % where it was compared)");
+  if (const Json* sampling = records.front().contains("sampling") ? &records.front().at("sampling") : nullptr) {
+    std::vector<double> unions, counts;
+    for (const Json& record : records) {
+      unions.push_back(record.at("sampling").at("union_error").get<double>());
+      counts.push_back(record.at("sampling").at("selected_error").get<double>());
+    }
+    warnings.push_back("counts come from a sample of " + percent(sampling->at("fraction").get<double>()) + " of the gradients (memory " +
+                       replay.options.memory.text() + "): standard error of the union " + percent(mean(unions)) +
+                       ", of one worker's count " + percent(mean(counts)) + " before correction");
+  } else if (replay.options.memory.mode == sim::MemoryChoice::Mode::f16) {
+    warnings.push_back("residuals are kept as F16 (memory f16): accumulators are rounded to 11 bits in every iteration");
+  } else if (replay.options.memory.mode == sim::MemoryChoice::Mode::recompute) {
+    warnings.push_back("accumulators are summed again when they are read (memory recompute): no residual norms, no exchanged energy");
+  }
   if (extrapolated) warnings.push_back("kernel times extrapolated beyond the profile " + profile.name());
   if (profile.origin() != "measured")
     warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
@@ -232,6 +247,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["expansion_requested"] = replay.options.expansion;
   key["validated"] = expansion.at("validated");
   key["error_feedback"] = replay.options.error_feedback;
+  key["memory"] = replay.options.memory.text();
   key["lr_in_accumulator"] = replay.options.lr_in_accumulator;
   // An encoding belongs to the exchange and a placement to the machine: curves and tables go by these names.
   if (run.value_encoding != "fp32") key["parameters"]["value_encoding"] = run.value_encoding;
@@ -358,6 +374,7 @@ constexpr const char* curve_keys[] = {"trace",
                                       "seed",
                                       "error_feedback",
                                       "lr_in_accumulator",
+                                      "memory",
                                       "warmup_iterations",
                                       "iterations",
                                       "platform",
@@ -378,7 +395,7 @@ constexpr const char* curve_keys[] = {"trace",
 /// Whether it decides what is selected only, so that dense exchanges do not depend on it.
 bool is_of_selection(const std::string& name) {
   static const std::set<std::string> names = {"density",        "captured_workers",  "expansion_requested", "seed",
-                                              "error_feedback", "lr_in_accumulator", "warmup_iterations"};
+                                              "error_feedback", "lr_in_accumulator", "warmup_iterations",   "memory"};
   return names.contains(name);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -59,8 +60,10 @@ double weight_of_check(const Experiment& experiment, const SelfCheckPoint& check
          static_cast<double>(trace.iterations());
 }
 
-void do_replay(const Experiment& experiment, const ReplayPoint& point, const fs::path& directory) {
-  sim::Replay replay(experiment.traces.at(point.trace), point.options);
+void do_replay(const Experiment& experiment, const ReplayPoint& point, const fs::path& directory, int threads) {
+  sim::ReplayOptions options = point.options;
+  options.threads = threads;
+  sim::Replay replay(experiment.traces.at(point.trace), options);
   std::string lines;
   for (std::int64_t i = 0; i < point.options.iterations; ++i) lines += replay.next().dump() + "\n";
   const traces::ExpansionChoice& choice = replay.expansion();
@@ -240,6 +243,7 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
   for (const ReplayPoint& replay : experiment.replays) weights.push_back(weight_of(experiment, replay.trace, replay.options));
   for (const SelfCheckPoint& check : experiment.self_checks) weights.push_back(weight_of_check(experiment, check));
   const std::vector<std::size_t> share_of = share_out(weights, options.shares);
+  int threads = 1;
   std::vector<Task> tasks;
   std::vector<std::pair<std::string, Json>> meaning;  // key, identity
   for (std::size_t i = 0; i < experiment.replays.size(); ++i) {
@@ -247,7 +251,7 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
     if (!plan.replay_to_do[i] || share_of[i] != options.share) continue;
     tasks.push_back({"replay of " + label_of(experiment, replay), weights[i],
                      sim::replay_memory_bytes(experiment.traces.at(replay.trace), replay.options),
-                     [&experiment, &replay, &directory] { do_replay(experiment, replay, directory); }});
+                     [&experiment, &replay, &directory, &threads] { do_replay(experiment, replay, directory, threads); }});
     meaning.emplace_back(replay.key, replay.identity);
   }
   for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
@@ -259,6 +263,9 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
     meaning.emplace_back(check.key, check.identity);
   }
   for (const auto& [key, identity] : meaning) forget_failure(directory, key);
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int at_a_time = std::max(1, std::min(options.jobs, static_cast<int>(std::min<std::size_t>(tasks.size(), 4096))));
+  threads = options.threads > 0 ? options.threads : std::max(1, cores / at_a_time);
   const std::vector<TaskResult> results = run_stage("replays", tasks, options.jobs);
   for (std::size_t i = 0; i < results.size(); ++i)
     if (!results[i].done) note_failure(directory, meaning[i].first, meaning[i].second, tasks[i].label, results[i].error);

@@ -16,6 +16,7 @@ enum class Stage { all, replays, runs, results };
 struct RunOptions {
   std::filesystem::path directory;
   int jobs = 1;
+  int threads = 0;     // of each replay; 0: the cores that the replays to do leave idle
   bool force = false;  // compute again what is there already
   Stage stage = Stage::all;
   std::size_t share = 0, shares = 1;  // stages replays and runs: the part that falls to this call, 0 <= share < shares

@@ -1,10 +1,14 @@
 #include "sim/replay.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <thread>
+#include <unordered_set>
 #include <utility>
 
 #include "base/checked.hpp"
@@ -14,6 +18,7 @@
 #include "kernels/kernels.hpp"
 #include "sim/sparsifier.hpp"
 #include "sim/wire_format.hpp"
+#include "traces/row_sample.hpp"
 
 namespace sparscale::sim {
 namespace {
@@ -24,17 +29,12 @@ constexpr Index piece_elements = 16384;
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
 
-void check_memory(std::uint64_t needed, std::uint64_t limit) {
-  const std::uint64_t allowed = limit != 0 ? limit : available_memory_bytes();
-  if (needed > allowed)
-    throw InputError("workers", "a replay that fits in " + mib(allowed) + " of memory", "one that needs " + mib(needed));
-}
-
 void check_options(const ReplayOptions& options) {
   if (options.workers < 1) throw InputError("workers", "a number >= 1", std::to_string(options.workers));
   if (!(options.density > 0 && options.density <= 1)) throw InputError("density", "a number > 0 and <= 1", number_text(options.density));
   if (options.iterations < 0) throw InputError("iterations", "a number >= 0", std::to_string(options.iterations));
   if (options.warmup < 0) throw InputError("warmup", "a number >= 0", std::to_string(options.warmup));
+  if (options.threads < 1 || options.threads > 1024) throw InputError("threads", "1 to 1024", std::to_string(options.threads));
 }
 
 ReplayShape make_shape(const ReplayOptions& options, Index gradients, std::vector<traces::Layer> layers,
@@ -50,12 +50,57 @@ ReplayShape make_shape(const ReplayOptions& options, Index gradients, std::vecto
   return shape;
 }
 
-std::uint64_t state_bytes(const SparsifierInfo& info, const ReplayShape& shape, const Json& values) {
+std::uint64_t u64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+// Whether residuals are stored, in whatever way. Without error feedback and where every residual is cleared they are not, unless
+// accumulating has side effects and so cannot be done again.
+bool stores_residuals(const Sparsifier& sparsifier, const ReplayOptions& options) {
+  if (sparsifier.accumulation() == Accumulation::stateful) return true;
+  return options.memory.mode != MemoryChoice::Mode::recompute && options.error_feedback && sparsifier.keeps_residual();
+}
+
+// Residuals, selections and the sparsifier's own state. `stored`: stores_residuals().
+std::uint64_t state_bytes(const SparsifierInfo& info, const ReplayShape& shape, const Json& values, const ReplayOptions& options,
+                          bool stored) {
   if (info.dense) return 0;
-  const std::uint64_t elements =
-      checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.gradients), "workers x gradients");
-  const std::uint64_t own = info.state_bytes ? info.state_bytes(shape, values) : 0;
-  return checked_multiply(elements, 4, "workers x gradients x 4 bytes") + own;
+  const std::uint64_t elements = checked_multiply(u64(shape.workers), u64(shape.gradients), "workers x gradients");
+  std::uint64_t bytes = info.state_bytes ? info.state_bytes(shape, values) : 0;
+  const std::uint64_t indices = checked_multiply(u64(shape.workers), u64(shape.target_k), "workers x k");
+  bytes += checked_multiply(8, indices + std::min(indices, u64(shape.gradients)), "selected indices");
+  const std::uint64_t each = options.memory.mode == MemoryChoice::Mode::f16 ? 2 : options.memory.mode == MemoryChoice::Mode::disk ? 0 : 4;
+  if (stored) bytes += checked_multiply(elements, each, "workers x gradients x " + std::to_string(each) + " bytes");
+  if (!stored || each == 2)  // what the threads work in
+    bytes += checked_multiply(4 * u64(std::min<std::int64_t>(options.threads, shape.workers)), u64(shape.gradients), "accumulators");
+  if (options.memory.mode == MemoryChoice::Mode::recompute)  // what was cleared in every iteration
+    bytes += checked_multiply(4 * u64(shape.target_k), u64(options.warmup + options.iterations), "cleared indices");
+  return bytes;
+}
+
+// `sparsifier` of this shape, made to ask it what it keeps, for the estimate. Nothing when its own state is not small.
+bool stores_residuals(const SparsifierInfo& info, const ReplayShape& shape, const Json& values, const ReplayOptions& options) {
+  if (info.dense) return false;
+  try {
+    if (info.state_bytes && info.state_bytes(shape, values) > (std::uint64_t{1} << 24)) {
+      // The same parameters over fewer workers have the same rules.
+      ReplayShape small = shape;
+      small.workers = 1;
+      return stores_residuals(*info.make(small, values), options);
+    }
+    return stores_residuals(*info.make(shape, values), options);
+  } catch (const InputError&) {
+    return true;  // refused when the replay is made
+  }
+}
+
+void check_memory(std::uint64_t needed, const ReplayOptions& options) {
+  const std::uint64_t allowed = options.memory_limit_bytes != 0 ? options.memory_limit_bytes : available_memory_bytes();
+  if (needed <= allowed) return;
+  const double share = 0.9 * static_cast<double>(allowed) / static_cast<double>(needed);
+  const bool sampled = options.memory.mode == MemoryChoice::Mode::sample;
+  throw InputError("workers", "a replay that fits in " + mib(allowed) + " of memory",
+                   "one that needs " + mib(needed) + " (memory " + options.memory.text() + "; there are sample:FRACTION, here about " +
+                       number_text(std::floor(1000 * share * (sampled ? options.memory.fraction : 1)) / 1000) +
+                       ", f16, disk[:FOLDER] and recompute)");
 }
 
 traces::ExpansionOptions expansion_options(const ReplayOptions& options) {
@@ -82,15 +127,40 @@ double take(std::span<float> values, std::span<const Index> indices) {
 
 std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOptions& options) {
   check_options(options);
+  if (options.memory.mode == MemoryChoice::Mode::sample) {
+    ReplayOptions over_sample = options;
+    over_sample.memory.mode = MemoryChoice::Mode::full;
+    return replay_memory_bytes(traces::sample_rows(trace, options.memory.fraction, options.seed).trace, over_sample);
+  }
   const SparsifierInfo& info = find_sparsifier(options.sparsifier);
   const Json values = resolve_parameters(info, options.parameters, "", "/parameters");
   traces::choose_expansion(trace, expansion_options(options));  // checks them
   if (info.dense) return 0;
   const ReplayShape shape = make_shape(options, trace.gradients(), trace.info().layers, trace.info().learning_rate);
-  return state_bytes(info, shape, values) + traces::expansion_memory_bytes(trace, expansion_options(options));
+  return state_bytes(info, shape, values, options, stores_residuals(info, shape, values, options)) +
+         traces::expansion_memory_bytes(trace, expansion_options(options));
 }
 
 struct Replay::State : public AccumulatorView {
+  // What a thread works with. Threads share nothing else that changes but the parts of the worker that each has.
+  struct Lane {
+    std::unique_ptr<traces::GradientSource> clone;
+    traces::GradientSource* source = nullptr;
+    std::int64_t current = -1;        // worker that is read
+    std::int64_t whole_of = -1;       // worker whose whole gradient is at hand, from sources that make no pieces
+    std::span<const float> gradient;  // that one
+    // Accumulators of one worker where they are not stored as floats: elements [0, filled).
+    std::vector<float> values;
+    std::int64_t held = -1;
+    Index filled = 0;
+    std::unordered_set<const float*> finite;  // pieces that lie ready and have been looked at
+  };
+  // Selects while a piece is accumulated.
+  struct Wanted {
+    float threshold;
+    std::vector<Index>* indices;
+  };
+
   State(const SparsifierInfo& info_in, ReplayShape shape_in, std::string origin_in, const ReplayOptions& options_in)
       : info(info_in),
         shape(std::move(shape_in)),
@@ -98,48 +168,237 @@ struct Replay::State : public AccumulatorView {
         options(options_in),
         kernels(kernels::cpu_kernels(options.kernels)) {}
 
+  // ---- what sparsifiers see ----
+
   std::span<const float> range(std::int64_t worker, Index begin, Index end) const override {
-    const_cast<State*>(this)->reach(worker, end);
-    return {accumulator(worker) + begin, static_cast<std::size_t>(end - begin)};
+    State* const self = const_cast<State*>(this);
+    Lane& own = self->lane();
+    self->turn_to(own, worker);
+    self->reach(own, worker, end);
+    return {values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)};
   }
 
-  float* accumulator(std::int64_t worker) const { return const_cast<float*>(memory.data()) + worker * shape.gradients; }
+  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const override {
+    State* const self = const_cast<State*>(this);
+    self->finish(self->lane());
+    self->in_parallel(workers, [&](Lane& own, std::int64_t worker) {
+      work(worker);
+      if (own.current < 0) self->turn_to(own, worker);  // it was not read
+      self->finish(own);
+    });
+  }
 
-  // Makes the elements [0, end) of a worker's accumulator those of this iteration. A gradient is asked for once per worker and iteration:
-  // the worker that was read before is finished first.
-  void reach(std::int64_t worker, Index end) {
-    if (worker != current) {
-      finish_current();
-      if (reached[static_cast<std::size_t>(worker)] == shape.gradients) return;
-      current = worker;
-      gradient = source->gradient(iteration, worker);
-      sparsifier->see_gradient(worker, gradient, kernels);
+  void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& with,
+                       std::vector<Index>& indices) const override {
+    State* const self = const_cast<State*>(this);
+    Lane& own = self->lane();
+    self->turn_to(own, worker);
+    for (Index first = begin; first < end;) {
+      const Index piece = first / piece_elements * piece_elements, piece_end = std::min(shape.gradients, piece + piece_elements);
+      const Index stop = std::min(end, piece_end);
+      self->reach(own, worker, piece);
+      const bool whole = first == piece && stop == piece_end;
+      if (whole && progress(own, worker) == piece) {
+        const Wanted wanted{threshold, &indices};
+        self->add_piece(own, worker, piece, piece_end - piece, &wanted);
+      } else {
+        self->reach(own, worker, stop);
+        with.threshold_select({values_of(own, worker) + first, static_cast<std::size_t>(stop - first)}, threshold, first, indices);
+      }
+      first = stop;
     }
-    Index& done = reached[static_cast<std::size_t>(worker)];
-    while (done < end) {
-      const Index size = std::min(piece_elements, shape.gradients - done);
-      add_piece(worker, done, size);
-      done += size;
+  }
+
+  // What reaches a bound that the last iteration suggests is selected while it is accumulated; the k largest are among it when it is k or
+  // more. So the bound decides the cost, never the result.
+  void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& with,
+            std::vector<Index>& indices) const override {
+    State* const self = const_cast<State*>(this);
+    const bool everywhere = begin == 0 && end == shape.gradients && k > 0 && k < end;
+    float* const bound = everywhere ? &self->topk_bound[static_cast<std::size_t>(worker)] : nullptr;
+    const std::size_t old = indices.size();
+    bool found = false;
+    if (bound != nullptr && *bound > 0) {
+      static thread_local std::vector<Index> candidates, places;
+      static thread_local std::vector<float> magnitudes;
+      candidates.clear();
+      select_at_least(worker, begin, end, *bound, with, candidates);
+      found = std::ssize(candidates) >= k;
+      if (found) {
+        magnitudes.resize(candidates.size());
+        with.gather(range(worker, begin, end), candidates, 0, magnitudes);
+        places.clear();
+        with.topk(magnitudes, k, 0, places);
+        indices.reserve(old + places.size());
+        for (const Index place : places) indices.push_back(candidates[static_cast<std::size_t>(place)]);
+      }
     }
+    if (!found) with.topk(range(worker, begin, end), k, begin, indices);
+    if (bound == nullptr) return;
+    const std::span<const float> values = range(worker, begin, end);
+    float smallest = std::numeric_limits<float>::infinity();
+    for (std::size_t i = old; i < indices.size(); ++i)
+      smallest = std::min(smallest, std::abs(values[static_cast<std::size_t>(indices[i])]));
+    *bound = topk_margin * smallest;
   }
 
-  void finish_current() {
-    if (current < 0) return;
-    const std::int64_t worker = current;
-    reach(worker, shape.gradients);
-    current = -1;
+  // ---- accumulating ----
+
+  Lane& lane() { return lanes[lane_number < lanes.size() ? lane_number : 0]; }
+
+  /// work(lane, worker) for each worker, ascending, on all threads; the exception of the first worker that has one.
+  void in_parallel(std::int64_t workers, const std::function<void(Lane&, std::int64_t)>& work) {
+    const std::size_t threads = std::min(lanes.size(), static_cast<std::size_t>(workers));
+    if (threads <= 1 || lane_number != 0) {
+      for (std::int64_t worker = 0; worker < workers; ++worker) work(lane(), worker);
+      return;
+    }
+    std::atomic<std::int64_t> next{0}, first_failed{workers};
+    std::vector<std::exception_ptr> errors(threads);
+    std::vector<std::int64_t> failed(threads, workers);
+    const auto run = [&](std::size_t number) {
+      lane_number = number;
+      while (true) {
+        const std::int64_t worker = next.fetch_add(1);
+        if (worker >= workers || worker > first_failed.load()) break;
+        try {
+          work(lanes[number], worker);
+        } catch (...) {
+          errors[number] = std::current_exception();
+          failed[number] = worker;
+          std::int64_t known = first_failed.load();
+          while (worker < known && !first_failed.compare_exchange_weak(known, worker)) {
+          }
+          break;
+        }
+      }
+      lane_number = 0;
+    };
+    {
+      // Started for the call: a program that forks has no threads that would be missing in its children.
+      std::vector<std::jthread> others;
+      for (std::size_t number = 1; number < threads; ++number) others.emplace_back(run, number);
+      run(0);
+    }
+    const auto first = std::min_element(failed.begin(), failed.end());
+    if (*first < workers) std::rethrow_exception(errors[static_cast<std::size_t>(first - failed.begin())]);
   }
 
-  void add_piece(std::int64_t worker, Index first, Index size) {
-    const std::span<const float> piece = gradient.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size));
-    if (kernels::count_non_finite(piece) > 0) refuse_non_finite(worker, first, piece);
-    const std::span<float> sums(accumulator(worker) + first, static_cast<std::size_t>(size));
-    if (!options.error_feedback) std::fill(sums.begin(), sums.end(), 0.0F);
-    sparsifier->accumulate(worker, first, piece, scale, sums, kernels);
+  float* values_of(const Lane& own, std::int64_t worker) const {
+    float* const stored = residuals ? residuals->in_place(worker) : nullptr;
+    return stored != nullptr ? stored : const_cast<float*>(own.values.data());
+  }
+  bool in_place() const { return residuals && residuals->in_place(0) != nullptr; }
+
+  // Elements of the worker's accumulator that are at hand.
+  Index progress(const Lane& own, std::int64_t worker) const {
+    return in_place() ? reached[static_cast<std::size_t>(worker)] : own.held == worker ? own.filled : 0;
+  }
+
+  // A gradient is best made at one go: the worker that this thread read before is finished first.
+  void turn_to(Lane& own, std::int64_t worker) {
+    if (own.current == worker) return;
+    finish(own);
+    own.current = worker;
+    if (!in_place() && own.held != worker) {
+      own.held = worker;
+      own.filled = 0;
+    }
+    if (reached[static_cast<std::size_t>(worker)] > 0 || !sparsifier->sees_gradient(worker)) return;
+    const std::span<const float> gradient = own.source->gradient(iteration, worker);
+    if (!own.source->by_pieces()) {
+      own.gradient = gradient;
+      own.whole_of = worker;
+    }
+    sparsifier->see_gradient(worker, gradient, kernels);
+  }
+
+  void finish(Lane& own) {
+    if (own.current < 0) return;
+    if (options.memory.mode != MemoryChoice::Mode::recompute || stateful) {
+      if (reached[static_cast<std::size_t>(own.current)] < shape.gradients) reach(own, own.current, shape.gradients);
+    }
+    own.current = -1;
+  }
+
+  // Makes the elements [0, end) of a worker's accumulator those of this iteration, at least.
+  void reach(Lane& own, std::int64_t worker, Index end) {
+    for (Index done = progress(own, worker); done < end; done = progress(own, worker))
+      add_piece(own, worker, done, std::min(piece_elements, shape.gradients - done), nullptr);
+  }
+
+  std::span<const float> gradient_piece(Lane& own, std::int64_t at, std::int64_t worker, Index first, Index size) {
+    if (own.source->by_pieces()) return own.source->piece(at, worker, first, first + size);
+    if (own.whole_of != worker || at != iteration) {
+      own.gradient = own.source->gradient(at, worker);
+      own.whole_of = at == iteration ? worker : -1;
+    }
+    return own.gradient.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size));
+  }
+
+  float scale_at(std::int64_t at) const {
+    return options.lr_in_accumulator ? static_cast<float>(shape.learning_rate[static_cast<std::size_t>(position(at))]) : 1.0F;
+  }
+  std::int64_t position(std::int64_t at) const { return lanes.front().source->position(at); }
+
+  // A piece of gradient and of residual stay in cache while they are added, checked, scanned and normed.
+  void add_piece(Lane& own, std::int64_t worker, Index first, Index size, const Wanted* wanted) {
+    const std::size_t at = static_cast<std::size_t>(worker);
+    const std::span<float> sums(values_of(own, worker) + first, static_cast<std::size_t>(size));
+    const bool again = first < reached[at];  // these elements have been accumulated in this iteration
+    if (options.memory.mode == MemoryChoice::Mode::recompute && !stateful) {
+      std::fill(sums.begin(), sums.end(), 0.0F);
+      for (std::int64_t before = 0; before < iteration; ++before) {
+        kernels.accumulate(gradient_piece(own, before, worker, first, size), scale_at(before), sums);
+        const std::vector<std::uint32_t>& zeros = cleared[static_cast<std::size_t>(before)];
+        for (auto index = std::lower_bound(zeros.begin(), zeros.end(), static_cast<std::uint32_t>(first));
+             index != zeros.end() && *index < first + size; ++index)
+          sums[*index - static_cast<std::size_t>(first)] = 0;
+      }
+    } else if (!residuals || !options.error_feedback) {
+      if (!in_place() || !again) std::fill(sums.begin(), sums.end(), 0.0F);
+    } else {
+      if (!in_place()) residuals->load(worker, first, sums);
+      if (!again) clear_pending(worker, first, sums);
+    }
+    if (again && residuals && !in_place()) {  // what is stored are the accumulators
+      residuals->load(worker, first, sums);
+      if (wanted != nullptr) kernels.threshold_select(sums, wanted->threshold, first, *wanted->indices);
+      own.filled = first + size;
+      return;
+    }
+    const std::span<const float> piece = gradient_piece(own, iteration, worker, first, size);
+    if (!own.source->lies_ready() || !own.finite.contains(piece.data())) {
+      float largest = 0;
+      kernels.block_maxima(piece, size, {&largest, 1});
+      if (!std::isfinite(largest)) refuse_non_finite(worker, first, piece);
+      if (own.source->lies_ready()) own.finite.insert(piece.data());
+    }
+    const bool halves = residuals && !in_place();
+    if (wanted != nullptr && plain && !halves) {
+      kernels.accumulate_select(piece, scale, sums, wanted->threshold, first, *wanted->indices);
+    } else {
+      sparsifier->accumulate(worker, first, piece, scale, sums, kernels);
+      if (halves) residuals->store(worker, first, sums);
+      if (wanted != nullptr) kernels.threshold_select(sums, wanted->threshold, first, *wanted->indices);
+    }
+    if (!in_place()) own.filled = first + size;
+    if (again) return;
+    reached[at] = first + size;
     if (measuring) {
       const double norm = kernels.l2_norm(sums);
-      energy[static_cast<std::size_t>(worker)] += norm * norm;
+      energy[at] += norm * norm;
     }
+  }
+
+  // Entries that were contributed in the last iteration and are still to become zero.
+  void clear_pending(std::int64_t worker, Index first, std::span<float> sums) const {
+    if (!pending) return;
+    const std::vector<Index>& list =
+        last.contribution == Contribution::at_exchanged ? last.exchanged : last.selected[static_cast<std::size_t>(worker)];
+    const auto begin = std::lower_bound(list.begin(), list.end(), first),
+               end = std::lower_bound(begin, list.end(), first + std::ssize(sums));
+    for (auto index = begin; index != end; ++index) sums[static_cast<std::size_t>(*index - first)] = 0;
   }
 
   [[noreturn]] void refuse_non_finite(std::int64_t worker, Index first, std::span<const float> piece) const {
@@ -150,45 +409,83 @@ struct Replay::State : public AccumulatorView {
       if (index >= candidate.offset && index < candidate.offset + candidate.size) layer = candidate.name;
     std::string when = std::to_string(iteration);
     if (!trace_iterations.empty())
-      when += " (the trace's iteration " + std::to_string(trace_iterations[static_cast<std::size_t>(source->position(iteration))]) + ")";
+      when += " (the trace's iteration " + std::to_string(trace_iterations[static_cast<std::size_t>(position(iteration))]) + ")";
     throw InputError(origin, "iteration " + when + ", worker " + std::to_string(worker) + ", layer " + layer, "finite gradients",
                      number_text(*bad) + " at gradient " + std::to_string(index));
   }
 
-  Selection run_iteration(bool record) {
-    measuring = record && options.norms && !info.dense;
-    if (!info.dense) {
-      std::fill(reached.begin(), reached.end(), 0);
-      std::fill(energy.begin(), energy.end(), 0.0);
-      scale = 1;
-      if (options.lr_in_accumulator) scale = static_cast<float>(shape.learning_rate[static_cast<std::size_t>(source->position(iteration))]);
+  const Selection& run_iteration(bool record) {
+    const bool recompute = options.memory.mode == MemoryChoice::Mode::recompute;
+    measuring = record && options.norms && !info.dense && !recompute;
+    if (info.dense) {
+      last = sparsifier->select(iteration, *this, kernels);
+      ++iteration;
+      return last;
     }
+    std::fill(reached.begin(), reached.end(), 0);
+    std::fill(energy.begin(), energy.end(), 0.0);
+    for (Lane& one : lanes) one.current = one.whole_of = one.held = -1;
+    scale = scale_at(iteration);
     Selection selection = sparsifier->select(iteration, *this, kernels);
-    if (!info.dense) {
-      for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
-        reach(worker, shape.gradients);
-        if (record && options.observer)
-          options.observer(iteration - options.warmup, worker, {accumulator(worker), static_cast<std::size_t>(shape.gradients)}, selection);
-        keep(worker, selection);
-      }
-      current = -1;
+    finish(lanes.front());
+    if (recompute && !stateful) {
+      remember_cleared(selection);
+    } else {
+      const bool observed = record && options.observer;
+      const auto keep_one = [&](Lane& own, std::int64_t worker) {
+        turn_to(own, worker);
+        finish(own);  // what the sparsifier left unread
+        if (!observed && !measuring && !residuals) return;
+        if (observed || !can_wait(selection)) {
+          turn_to(own, worker);
+          reach(own, worker, shape.gradients);
+          if (observed)
+            options.observer(iteration - options.warmup, worker, {values_of(own, worker), static_cast<std::size_t>(shape.gradients)},
+                             selection);
+          keep(own, worker, selection);
+          own.current = -1;
+        }
+        if (residuals) residuals->release(worker);
+      };
+      if (observed)  // in order, one at a time
+        for (std::int64_t worker = 0; worker < shape.workers; ++worker) keep_one(lanes.front(), worker);
+      else
+        in_parallel(shape.workers, keep_one);
+      pending = !observed && residuals && can_wait(selection);
     }
+    last = std::move(selection);
     ++iteration;
-    return selection;
+    return last;
+  }
+
+  // Contributed entries need not become zero before the next iteration passes over the residual anyway.
+  bool can_wait(const Selection& selection) const {
+    return !measuring && options.error_feedback && selection.residual == Residual::rest && !selection.everything &&
+           selection.block_elements == 1 && selection.contribution != Contribution::at_own_and_exchanged;
+  }
+
+  void remember_cleared(const Selection& selection) {
+    if (selection.residual != Residual::rest || selection.everything || selection.contribution != Contribution::at_exchanged)
+      throw InputError("memory", "a sparsifier that clears the exchanged entries on every worker with recompute", info.name);
+    cleared.emplace_back(selection.exchanged.begin(), selection.exchanged.end());
   }
 
   // Turns one worker's accumulator into its residual; measures what it contributed and what is left.
-  void keep(std::int64_t worker, const Selection& selection) {
+  void keep(Lane& own, std::int64_t worker, const Selection& selection) {
     const std::size_t at = static_cast<std::size_t>(worker);
-    const std::span<float> values(accumulator(worker), static_cast<std::size_t>(shape.gradients));
-    std::vector<Index> both;
+    const std::span<float> values(values_of(own, worker), static_cast<std::size_t>(shape.gradients));
+    std::vector<Index> made;
     std::span<const Index> contributed;
     if (!selection.everything) {
       contributed = selection.contribution == Contribution::at_exchanged ? selection.exchanged : selection.selected[at];
       if (selection.contribution == Contribution::at_own_and_exchanged) {
         std::set_intersection(selection.selected[at].begin(), selection.selected[at].end(), selection.exchanged.begin(),
-                              selection.exchanged.end(), std::back_inserter(both));
-        contributed = both;
+                              selection.exchanged.end(), std::back_inserter(made));
+        contributed = made;
+      }
+      if (selection.block_elements > 1) {
+        made = expand(selection, contributed);
+        contributed = made;
       }
     }
     double sent = 0;
@@ -205,16 +502,48 @@ struct Replay::State : public AccumulatorView {
       kernels.zero(values, contributed);
     }
     if (selection.residual == Residual::by_sparsifier) sparsifier->keep_residual(worker, selection, values);
-    if (selection.residual == Residual::cleared || selection.everything) std::fill(values.begin(), values.end(), 0.0F);
+    const bool cleared_all = selection.residual == Residual::cleared || selection.everything;
+    if (cleared_all) std::fill(values.begin(), values.end(), 0.0F);
+    if (residuals && !in_place()) {
+      if (selection.residual == Residual::rest && !cleared_all)
+        residuals->zero(worker, contributed);
+      else
+        residuals->store(worker, 0, values);
+    }
+    own.filled = 0;  // what the thread holds are no accumulators any more
+    own.held = -1;
     if (!measuring) return;
     sent_energy[at] = sent;
     const double left = energy[at] - sent;
-    if (selection.residual == Residual::cleared || selection.everything)
+    if (cleared_all)
       residual_norm[at] = 0;
     else if (selection.residual == Residual::rest && left > 1e-4 * energy[at])  // the difference still carries 11 digits
       residual_norm[at] = std::sqrt(left);
     else
       residual_norm[at] = kernels.l2_norm(values);
+  }
+
+  // ---- records ----
+
+  // Blocks as indices.
+  std::vector<Index> expand(const Selection& selection, std::span<const Index> blocks) const {
+    std::vector<Index> indices;
+    for (const Index block : blocks)
+      for (Index index = block * selection.block_elements, end = std::min(shape.gradients, index + selection.block_elements); index < end;
+           ++index)
+        indices.push_back(index);
+    return indices;
+  }
+
+  // Of an ascending list of indices or blocks.
+  Index elements_in(const Selection& selection, const std::vector<Index>& list) const {
+    if (list.empty()) return 0;
+    return std::min(shape.gradients, (list.back() + 1) * selection.block_elements) - list.back() * selection.block_elements +
+           (std::ssize(list) - 1) * selection.block_elements;
+  }
+
+  std::string hash_of(const Selection& selection, const std::vector<Index>& list) const {
+    return selection.block_elements == 1 ? sha256_hex_of_indices(list) : sha256_hex_of_indices(expand(selection, list));
   }
 
   Json record(const Selection& selection, std::int64_t number) {
@@ -223,10 +552,10 @@ struct Replay::State : public AccumulatorView {
     const Index target_k = info.dense ? N : selection.target_k.value_or(shape.target_k);
     std::vector<Index> counts(static_cast<std::size_t>(n), N);
     if (!selection.everything)
-      for (std::size_t worker = 0; worker < counts.size(); ++worker) counts[worker] = std::ssize(selection.selected[worker]);
+      for (std::size_t worker = 0; worker < counts.size(); ++worker) counts[worker] = elements_in(selection, selection.selected[worker]);
     const Index sum = std::accumulate(counts.begin(), counts.end(), Index{0});
     const Index largest = *std::max_element(counts.begin(), counts.end());
-    const Index united = selection.everything ? N : std::ssize(selection.exchanged);
+    const Index united = selection.everything ? N : elements_in(selection, selection.exchanged);
     const auto ratio = [](double a, double b) { return b > 0 ? Json(a / b) : Json(); };
 
     Json json = {{"iteration", number},
@@ -246,7 +575,7 @@ struct Replay::State : public AccumulatorView {
       json["threshold"] = Json::array();
       for (const double threshold : selection.threshold) json["threshold"].push_back(number_or_null(threshold));
     }
-    if (options.norms) {
+    if (options.norms && options.memory.mode != MemoryChoice::Mode::recompute) {
       json["residual_norm"] = residual_norm;
       json["energy_exchanged"] = info.dense ? Json(1.0)
                                             : ratio(std::accumulate(sent_energy.begin(), sent_energy.end(), 0.0),
@@ -260,9 +589,13 @@ struct Replay::State : public AccumulatorView {
     if (options.hashes) {
       json["selected_sha256"] = Json::array();
       for (std::size_t worker = 0; worker < counts.size(); ++worker)
-        json["selected_sha256"].push_back(selection.everything ? hash_of_everything() : sha256_hex_of_indices(selection.selected[worker]));
-      json["union_sha256"] = selection.everything ? hash_of_everything() : sha256_hex_of_indices(selection.exchanged);
+        json["selected_sha256"].push_back(selection.everything ? hash_of_everything() : hash_of(selection, selection.selected[worker]));
+      json["union_sha256"] = selection.everything ? hash_of_everything() : hash_of(selection, selection.exchanged);
     }
+    if (options.memory.mode == MemoryChoice::Mode::sample)
+      scale_to_whole(json, selection);
+    else if (options.memory.mode != MemoryChoice::Mode::full && !info.dense)
+      json["memory"] = options.memory.mode == MemoryChoice::Mode::disk ? "disk" : options.memory.text();
     return json;
   }
 
@@ -307,19 +640,155 @@ struct Replay::State : public AccumulatorView {
     return everything_sha256;
   }
 
+  // What was counted in a sample of rows, as numbers of the whole model (docs/formats.md, "Memory of a replay").
+  void scale_to_whole(Json& json, const Selection& selection) const {
+    const double factor = static_cast<double>(whole_gradients) / static_cast<double>(shape.gradients);
+    const Index whole_k =
+        info.dense ? whole_gradients : truncated_share(selection.target_k ? static_cast<double>(*selection.target_k) * factor : -1);
+    // Rows are drawn layer by layer: the union's variance is that between the rows of a layer.
+    const double kept = 1 / factor;
+    double variance = 0;
+    std::size_t row = 0;
+    auto index = selection.exchanged.begin();
+    for (const std::int64_t rows : rows_of_layer) {
+      double sum = 0, squares = 0;
+      for (std::int64_t r = 0; r < rows; ++r, ++row) {
+        double count = 0;
+        const Index end = row_starts[row + 1];
+        for (; index != selection.exchanged.end() && *index * selection.block_elements < end; ++index) ++count;
+        sum += count;
+        squares += count * count;
+      }
+      const double m = static_cast<double>(rows);
+      if (rows > 1) variance += (1 - kept) * std::max(0.0, squares - sum * sum / m) * m / (m - 1);
+    }
+    const double united = static_cast<double>(selection.exchanged.size());
+    const double union_error = united > 0 && !selection.everything ? std::sqrt(variance) / united : 0;
+
+    // Counts of the workers scatter as drawing rows makes them, and as they do in the whole. The first part is taken out: each count is
+    // pulled towards the mean, so that their spread, and the padding, is that of the whole.
+    std::vector<double> counts;
+    for (const Json& count : json.at("selected")) counts.push_back(count.get<double>());
+    const double n = static_cast<double>(counts.size());
+    const double mean = std::accumulate(counts.begin(), counts.end(), 0.0) / n;
+    double spread = 0;
+    for (const double count : counts) spread += (count - mean) * (count - mean) / n;
+    const double clustered = united > 0 ? std::max(1.0, variance / ((1 - kept) * united)) : 1;  // of selected entries in rows
+    const double drawn = selection.everything ? 0 : (1 - kept) * mean * clustered;
+    const double pull = spread > 0 ? std::sqrt(std::max(0.0, 1 - drawn / spread)) : 1;
+    const auto of_worker = [&](double value, double average) { return std::llround((average + (value - average) * pull) * factor); };
+    const auto scaled = [&](const Json& value) -> Json {  // one number, or one for each worker
+      if (value.is_number()) return std::llround(value.get<double>() * factor);
+      double sum = 0;
+      for (const Json& one : value) sum += one.get<double>();
+      const double average = value.empty() ? 0 : sum / static_cast<double>(value.size());
+      Json list = Json::array();
+      for (const Json& one : value) list.push_back(of_worker(one.get<double>(), average));
+      return list;
+    };
+
+    const Json selected = scaled(json.at("selected"));
+    std::int64_t sum = 0, largest = 0;
+    for (const Json& count : selected) {
+      sum += count.get<std::int64_t>();
+      largest = std::max(largest, count.get<std::int64_t>());
+    }
+    const auto whole_union = static_cast<Index>(std::llround(json.at("union").get<double>() * factor));
+    json["target_k"] = whole_k;
+    json["selected"] = selected;
+    json["selected_sum"] = sum;
+    json["selected_max"] = largest;
+    json["union"] = whole_union;
+    json["density"] = static_cast<double>(whole_union) / static_cast<double>(whole_gradients);
+    json["build_up"] = whole_k > 0 ? Json(static_cast<double>(whole_union) / static_cast<double>(whole_k)) : Json();
+    json["padding"] = sum > 0 ? Json(n * static_cast<double>(largest) / static_cast<double>(sum)) : Json();
+    if (json.contains("residual_norm"))
+      for (Json& norm : json["residual_norm"]) norm = norm.get<double>() * std::sqrt(factor);
+    for (Json& call : json["exchange"]) {
+      if (call.at("payload") == "counts" || call.at("payload") == "plan") continue;  // do not depend on what is selected
+      if (call.contains("stream")) {
+        Json& stream = call["stream"];
+        for (Json& own : stream["sent_bytes"]) own = stretched(own, factor);
+        stream["back_bytes"] = stretched(stream["back_bytes"], factor);
+      }
+      for (const char* key : {"index_range", "delta_bytes"})
+        if (call.contains(key)) call[key] = scaled(call.at(key));
+      const bool padded = call.contains("bytes_unpadded");
+      call["bytes"] = scaled(call.at("bytes"));
+      if (!padded) continue;
+      call["bytes_unpadded"] = scaled(call.at("bytes_unpadded"));
+      std::int64_t most = 0;
+      for (const Json& bytes : call["bytes_unpadded"].is_array() ? call["bytes_unpadded"] : Json::array({call["bytes_unpadded"]}))
+        most = std::max(most, bytes.get<std::int64_t>());
+      call["bytes"] = most;
+    }
+    for (Json& work : json["work"])
+      for (const char* key : {"elements", "selected"}) work[key] = scaled(work.at(key));
+    json["memory"] = options.memory.text();
+    json["sampling"] = {{"gradients", shape.gradients},
+                        {"fraction", kept},
+                        {"union_error", union_error},
+                        {"selected_error", mean > 0 ? std::sqrt(drawn) / mean : 0},
+                        {"spread_kept", pull}};
+  }
+
+  static Json stretched(const Json& list, double factor) {
+    Json result = Json::array();
+    for (const Json& one : list) result.push_back(std::llround(one.get<double>() * factor));
+    return result;
+  }
+
+  // k of the whole model; `scheduled` < 0: that of the density.
+  Index truncated_share(double scheduled) const {
+    return scheduled >= 0 ? static_cast<Index>(std::llround(scheduled))
+                          : static_cast<Index>(options.density * static_cast<double>(whole_gradients));
+  }
+
   void prepare(std::unique_ptr<traces::GradientSource> made) {
     const Json values = resolve_parameters(info, options.parameters, "", "/parameters");
-    check_memory(state_bytes(info, shape, values), options.memory_limit_bytes);
     if (options.lr_in_accumulator && shape.learning_rate.empty())
       throw InputError(origin, "lr_in_accumulator", "a trace with a learning_rate for every iteration", "one without");
+    const bool stored = stores_residuals(info, shape, values, options);
+    check_memory(state_bytes(info, shape, values, options, stored), options);
     sparsifier = info.make(shape, values);
     source = std::move(made);
     residual_norm.assign(static_cast<std::size_t>(shape.workers), 0);
     energy = sent_energy = residual_norm;
     if (info.dense) return;
+    plain = sparsifier->accumulation() == Accumulation::plain;
+    stateful = sparsifier->accumulation() == Accumulation::stateful;
+    if (options.memory.mode == MemoryChoice::Mode::recompute) {
+      if (!plain || !options.error_feedback || !sparsifier->keeps_residual())
+        throw InputError("memory", "a sparsifier whose residual is a sum of gradients, with error feedback, for recompute", info.name);
+      if (shape.gradients > std::numeric_limits<std::uint32_t>::max())
+        throw InputError("memory", "fewer than 2^32 gradients with recompute", std::to_string(shape.gradients));
+    }
+    lanes.resize(1);
+    lanes.front().source = source.get();
+    while (std::ssize(lanes) < std::min<std::int64_t>(options.threads, shape.workers)) {
+      Lane further;
+      further.clone = source->clone();
+      if (!further.clone) break;  // these gradients are made by one
+      further.source = further.clone.get();
+      lanes.push_back(std::move(further));
+    }
     reached.assign(static_cast<std::size_t>(shape.workers), 0);
-    memory.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
+    topk_bound.assign(static_cast<std::size_t>(shape.workers), 0.0F);
+    if (stored) {
+      float largest = 0;
+      if (options.memory.mode == MemoryChoice::Mode::f16)
+        for (const float value : source->gradient(0, 0))
+          if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+      residuals = std::make_unique<Residuals>(options.memory.mode, shape.workers, shape.gradients, options.memory.folder,
+                                              largest * (options.lr_in_accumulator ? scale_at(0) : 1.0F));
+    }
+    if (!in_place())
+      for (Lane& one : lanes) one.values.resize(static_cast<std::size_t>(shape.gradients));
   }
+
+  // The next bound of a top-k, of the last iteration's smallest selected magnitude.
+  static constexpr float topk_margin = 0.85F;
+  static thread_local std::size_t lane_number;
 
   const SparsifierInfo& info;
   ReplayShape shape;
@@ -330,24 +799,45 @@ struct Replay::State : public AccumulatorView {
   std::vector<std::int64_t> trace_iterations;
   std::unique_ptr<traces::GradientSource> source;
   std::unique_ptr<Sparsifier> sparsifier;
+  Index whole_gradients = 0;  // N of the model where shape has a sample of it
+  std::vector<std::int64_t> row_starts, rows_of_layer;
 
-  std::vector<float> memory;  // n x N: residuals, which become accumulators and then the next residuals, in place
+  std::unique_ptr<Residuals> residuals;  // they become accumulators and then the next residuals, in place; none where none are stored
+  std::vector<Lane> lanes;
+  bool plain = false, stateful = false;  // Sparsifier::accumulation()
   std::int64_t iteration = 0;
   float scale = 1;
   bool measuring = false;
-  std::int64_t current = -1;        // worker whose gradient is at hand
-  std::span<const float> gradient;  // its gradient
-  std::vector<Index> reached;       // per worker: elements whose gradient was added in this iteration
+  bool pending = false;                             // what `last` says was contributed is still in the residuals
+  Selection last;                                   // of the iteration before
+  std::vector<Index> reached;                       // per worker: elements whose gradient was added in this iteration
+  std::vector<float> topk_bound;                    // per worker; 0: none
+  std::vector<std::vector<std::uint32_t>> cleared;  // recompute: what was exchanged in every iteration
   std::vector<double> energy, sent_energy, residual_norm;
   std::string everything_sha256;
 };
 
-Replay::Replay(const traces::Trace& trace, const ReplayOptions& options) {
+thread_local std::size_t Replay::State::lane_number = 0;
+
+Replay::Replay(const traces::Trace& whole, const ReplayOptions& options) {
   check_options(options);
   const SparsifierInfo& info = find_sparsifier(options.sparsifier);
-  check_memory(replay_memory_bytes(trace, options), options.memory_limit_bytes);
-  state_ = std::make_unique<State>(info, make_shape(options, trace.gradients(), trace.info().layers, trace.info().learning_rate),
-                                   trace.directory().string(), options);
+  const bool sampled = options.memory.mode == MemoryChoice::Mode::sample && !info.dense;
+  if (sampled && options.hashes) throw InputError("hashes", "no hashes with a sample of the coordinates", "both");
+  check_memory(replay_memory_bytes(whole, options), options);
+  traces::RowSample sample;
+  if (sampled) sample = traces::sample_rows(whole, options.memory.fraction, options.seed);
+  const traces::Trace& trace = sampled ? sample.trace : whole;
+  ReplayShape shape = make_shape(options, trace.gradients(), trace.info().layers, trace.info().learning_rate);
+  if (sampled) shape.whole_target_k = static_cast<Index>(options.density * static_cast<double>(whole.gradients()));
+  state_ = std::make_unique<State>(info, std::move(shape), trace.directory().string(), options);
+  if (sampled) {
+    state_->whole_gradients = whole.gradients();
+    state_->row_starts = std::move(sample.row_starts);
+    state_->rows_of_layer = std::move(sample.rows_of_layer);
+  } else if (options.memory.mode == MemoryChoice::Mode::sample) {
+    state_->options.memory.mode = MemoryChoice::Mode::full;  // dense exchanges look at no gradient
+  }
   state_->choice = traces::choose_expansion(trace, expansion_options(options));
   state_->trace_iterations = trace.info().iterations;
   // The dense baselines look at no gradient.
@@ -359,6 +849,9 @@ Replay::Replay(std::unique_ptr<traces::GradientSource> source, std::vector<trace
   const Index gradients = source->gradients();
   if (source->workers() != options.workers)
     throw InputError("workers", std::to_string(source->workers()) + " as the gradients have", std::to_string(options.workers));
+  if (options.memory.mode == MemoryChoice::Mode::sample) throw InputError("memory", "a trace for a sample of its rows", "other gradients");
+  if (options.memory.mode == MemoryChoice::Mode::recompute && !source->clone())
+    throw InputError("memory", "gradients that can be made again for recompute", "a stream");
   state_ = std::make_unique<State>(find_sparsifier(options.sparsifier), make_shape(options, gradients, std::move(layers), {}), "gradients",
                                    options);
   state_->choice.method = "captured";

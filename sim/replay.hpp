@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.hpp"
+#include "sim/residuals.hpp"
 #include "traces/expansion.hpp"
 #include "traces/trace.hpp"
 
@@ -33,14 +34,16 @@ struct ReplayOptions {
   bool norms = true;        // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
   std::string kernels = "auto";
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
+  MemoryChoice memory;                   // how residuals are kept; without residuals or norms in the records with recompute
+  int threads = 1;                       // workers are shared among so many; records do not depend on it
   /// Called for each worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it becomes a residual.
   /// Not for dense exchanges, which have none.
   std::function<void(std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator, const Selection& selection)>
       observer = nullptr;
 };
 
-/// Bytes that a replay will hold (residuals, sparsifier, decoded trace, generator), estimated before anything is allocated. Errors:
-/// InputError (bad options).
+/// Bytes that a replay will hold (residuals as options.memory says, selections, sparsifier, decoded trace, generator), estimated before
+/// anything is allocated. Errors: InputError (bad options).
 std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOptions& options);
 
 class Replay {

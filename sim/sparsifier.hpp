@@ -26,6 +26,15 @@ class AccumulatorView {
   /// values [begin, end) of one worker; valid until the next call. Cheapest when one worker after the other is read, front to back:
   /// gradients are added on the way, while they are in cache.
   virtual std::span<const float> range(std::int64_t worker, Index begin, Index end) const = 0;
+  /// Calls work(worker) for each of `workers` workers, on as many threads as the replay has: `work` reads this worker only and writes to
+  /// places of its own, so that results do not depend on the number of threads. The first worker's exception is thrown.
+  virtual void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const;
+  /// Appends the indices in [begin, end) with |a| >= threshold, ascending (NaN: none): selected while the gradient is added.
+  virtual void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
+                               std::vector<Index>& indices) const;
+  /// Appends the indices of the k largest |a| in [begin, end), ascending; ties go to the lower index.
+  virtual void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+                    std::vector<Index>& indices) const;
 };
 
 /// What does not change during a replay.
@@ -34,10 +43,14 @@ struct ReplayShape {
   Index gradients = 0;       // N
   double density = 0;        // d
   Index target_k = 0;        // trunc(d * N) in double
+  Index whole_target_k = 0;  // that of the whole model where the N gradients are a sample of it, else 0
   std::uint64_t seed = 1;
   std::vector<traces::Layer> layers;
   /// Learning rate of replay iteration t: learning_rate[t mod size]; empty when the trace does not say.
   std::vector<double> learning_rate;
+
+  /// k of the whole model, for constants that are made of it.
+  double model_k() const { return static_cast<double>(whole_target_k > 0 ? whole_target_k : target_k); }
 };
 
 /// Kernel time that a worker spends: which operation, over how many elements, with how many selected, and before which call of the exchange
@@ -57,10 +70,15 @@ enum class Contribution { at_exchanged, at_own_selection, at_own_and_exchanged }
 /// in the accumulators itself (Sparsifier::keep_residual).
 enum class Residual { rest, cleared, by_sparsifier };
 
+/// What Sparsifier::accumulate is: `plain`, the sum e + scale g that the base class makes; `pure`, another function of the residual and the
+/// piece alone, which may be evaluated again; `stateful`, anything else.
+enum class Accumulation { plain, pure, stateful };
+
 /// What one iteration selected and sent.
 struct Selection {
   std::vector<std::vector<Index>> selected;  // I_r per worker, ascending
   std::vector<Index> exchanged;              // union of what is exchanged, ascending
+  Index block_elements = 1;                  // above 1: `selected` and `exchanged` hold blocks of so many elements (the last: what is left)
   bool everything = false;                   // every worker sends all N entries; `selected` and `exchanged` stay empty
   std::vector<double> threshold;             // empty, one for all, or one per worker; NaN: none
   std::optional<Index> target_k;             // k of this iteration when it differs from ReplayShape::target_k (schedules)
@@ -77,11 +95,18 @@ class Sparsifier {
   /// One iteration. `iteration` counts 0, 1, 2, ... and includes the warm-up.
   virtual Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) = 0;
 
+  /// Lets the replay select while it accumulates (plain), and not store what it can make again (plain, pure).
+  virtual Accumulation accumulation() const { return Accumulation::stateful; }
+  /// False when every iteration's residual is cleared (Residual::cleared): then none is stored.
+  virtual bool keeps_residual() const { return true; }
+  /// Whether see_gradient is to be called for this worker in this iteration.
+  virtual bool sees_gradient(std::int64_t /*worker*/) const { return false; }
   /// A worker's whole gradient of this iteration, before any of it is accumulated: for what depends on all of it (its norm). Called once
   /// per worker and iteration, when select first reads that worker. Not yet checked for non-finite values.
   virtual void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels);
   /// Adds a piece of a worker's gradient, elements [first, first + size), to its residual, in place. Replace it for other memories
-  /// (momentum correction). Every element passes once per iteration, front to back.
+  /// (momentum correction). Every element of a worker passes once per iteration, front to back (more than once where accumulation() says
+  /// that it may); different workers at the same time.
   virtual void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
                           const kernels::Kernels& kernels);
   /// Only for Residual::by_sparsifier: turns the worker's accumulator (N elements) into its next residual, in place.
@@ -103,7 +128,7 @@ struct SparsifierInfo {
   bool dense = false;
   /// Makes one replay's state. `values` has every parameter of `parameters`, checked.
   std::function<std::unique_ptr<Sparsifier>(const ReplayShape& shape, const Json& values)> make;
-  /// Memory of that state beyond the accumulators, when it is not small.
+  /// Memory of that state beyond the residuals, when it is not small.
   std::function<std::uint64_t(const ReplayShape& shape, const Json& values)> state_bytes = nullptr;
 };
 

@@ -72,6 +72,7 @@ TEST_CASE("Every field but the few that describe the sweep is an axis, and a lis
                                                                {"iterations", {2, 3}},
                                                                {"error_feedback", {true, false}},
                                                                {"lr_in_accumulator", {false, true}},
+                                                               {"memory", {"full", "f16"}},
                                                                {"platform", {"crossbar-100g", "p.json"}},
                                                                {"profile", {"cpu-epyc-zen5-1t", "v100-modelled"}},
                                                                {"extrapolate_profile", {false, true}},

@@ -7,6 +7,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -26,9 +29,17 @@ constexpr std::int64_t validated_ratio = 16, validated_workers = 4;
 std::uint64_t u64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-class CapturedSource final : public GradientSource {
+// Sources whose gradients lie ready: a piece is a part of one.
+class ReadySource : public GradientSource {
+ public:
+  bool by_pieces() const override { return true; }
+  bool lies_ready() const override { return true; }
+};
+
+class CapturedSource final : public ReadySource {
  public:
   CapturedSource(Trace trace, std::int64_t workers) : trace_(std::move(trace)), workers_(workers) {}
+  std::unique_ptr<GradientSource> clone() const override { return std::make_unique<CapturedSource>(*this); }
   std::int64_t workers() const override { return workers_; }
   std::int64_t gradients() const override { return trace_.gradients(); }
   std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
@@ -80,10 +91,11 @@ class Pool {
   std::map<std::pair<std::int64_t, bool>, std::vector<std::vector<std::int64_t>>> permutations_;
 };
 
-class BootSource final : public GradientSource {
+class BootSource final : public ReadySource {
  public:
   BootSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed)
       : trace_(std::move(trace)), workers_(workers), pool_(trace_.iterations(), captured, workers, seed) {}
+  std::unique_ptr<GradientSource> clone() const override { return std::make_unique<BootSource>(*this); }
   std::int64_t workers() const override { return workers_; }
   std::int64_t gradients() const override { return trace_.gradients(); }
   std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
@@ -99,10 +111,11 @@ class BootSource final : public GradientSource {
 };
 
 // Captured worker j mod W; each further round of W workers at a time shift of its own, fixed for the whole replay.
-class ShiftSource final : public GradientSource {
+class ShiftSource final : public ReadySource {
  public:
   ShiftSource(Trace trace, std::int64_t captured, std::int64_t workers, bool generate_all)
       : trace_(std::move(trace)), captured_(captured), workers_(workers), first_(generate_all ? 1 : 0) {}
+  std::unique_ptr<GradientSource> clone() const override { return std::make_unique<ShiftSource>(*this); }
   std::int64_t workers() const override { return workers_; }
   std::int64_t gradients() const override { return trace_.gradients(); }
   std::int64_t position(std::int64_t iteration) const override { return iteration % trace_.iterations(); }
@@ -118,15 +131,53 @@ class ShiftSource final : public GradientSource {
   std::int64_t captured_, workers_, first_;
 };
 
-class HybridSource final : public GradientSource {
+// out[i] = mean[i] + sign * deviation[i] * shifted[slot[i]], every product and sum rounded, the same bits in each version.
+void deviate_plainly(float* out, const float* mean, float sign, const float* deviation, const float* shifted, const std::int32_t* slot,
+                     std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = mean[i] + sign * deviation[i] * shifted[slot[i]];
+}
+#ifdef __x86_64__
+__attribute__((target("avx512f"))) void deviate_16(float* out, const float* mean, float sign, const float* deviation, const float* shifted,
+                                                   const std::int32_t* slot, std::size_t count) {
+  const __m512 signs = _mm512_set1_ps(sign);
+  std::size_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m512 rank = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, _mm512_loadu_si512(slot + i), shifted, 4);
+    const __m512 product = _mm512_mul_ps(_mm512_mul_ps(signs, _mm512_loadu_ps(deviation + i)), rank);
+    _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(mean + i), product));
+  }
+  deviate_plainly(out + i, mean + i, sign, deviation + i, shifted, slot + i, count - i);
+}
+__attribute__((target("avx2"))) void deviate_8(float* out, const float* mean, float sign, const float* deviation, const float* shifted,
+                                               const std::int32_t* slot, std::size_t count) {
+  const __m256 signs = _mm256_set1_ps(sign);
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 rank = _mm256_i32gather_ps(shifted, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(slot + i)), 4);
+    const __m256 product = _mm256_mul_ps(_mm256_mul_ps(signs, _mm256_loadu_ps(deviation + i)), rank);
+    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(mean + i), product));
+  }
+  deviate_plainly(out + i, mean + i, sign, deviation + i, shifted, slot + i, count - i);
+}
+#endif
+using Deviate = void (*)(float*, const float*, float, const float*, const float*, const std::int32_t*, std::size_t);
+Deviate fastest_deviate() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return deviate_16;
+  if (__builtin_cpu_supports("avx2")) return deviate_8;
+#endif
+  return deviate_plainly;
+}
+const Deviate deviate = fastest_deviate();
+
+// What the threads that make gradients of one expansion share; it does not change.
+class HybridTables {
  public:
-  HybridSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed, bool generate_all);
-  std::int64_t workers() const override { return workers_; }
-  std::int64_t gradients() const override { return trace_.gradients(); }
-  std::int64_t position(std::int64_t iteration) const override { return iteration % positions_; }
-  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override;
+  HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed);
+  std::int64_t position(std::int64_t iteration) const { return iteration % positions_; }
 
  private:
+  friend class HybridSource;
   struct Run {
     std::int64_t from = 0, to = 0;  // elements of the layer
   };
@@ -148,40 +199,66 @@ class HybridSource final : public GradientSource {
 
   void classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common);
   void prepare_dense(const Plan& plan);
-  void rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name);
+  void rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name) const;
 
   Trace trace_;
-  std::int64_t captured_, workers_, positions_;
+  std::int64_t captured_, positions_;
   std::uint64_t seed_;
-  bool generate_all_;
   bool stateful_ = false;
-  Pool pool_;
   std::vector<Plan> plans_;
   std::vector<RowClasses> classes_;
   std::int64_t table_elements_ = 0;
-  std::vector<float> mean_;                       // [T, N]: energy-corrected mean (dense parts)
-  std::vector<float> deviation_;                  // [N]: standard deviation over workers, of the window
-  std::vector<std::int32_t> slot_;                // [N]: where the element stands in a table
-  std::vector<float> tables_;                     // [T, W, table]: standardised deviations in order of the standard deviation
-  std::vector<float> out_;                        // [N]
-  std::vector<std::vector<std::int32_t>> names_;  // per group: scratch
-  std::vector<std::int32_t> from_, to_;           // scratch
+  std::vector<float> mean_;         // [T, N]: energy-corrected mean (dense parts)
+  std::vector<float> deviation_;    // [N]: standard deviation over workers, of the window
+  std::vector<std::int32_t> slot_;  // [N]: where the element stands in a table
+  std::vector<float> tables_;       // [T, W, table]: standardised deviations in order of the standard deviation
 };
 
-HybridSource::HybridSource(Trace trace, std::int64_t captured, std::int64_t workers, std::uint64_t seed, bool generate_all)
-    : trace_(std::move(trace)),
-      captured_(captured),
-      workers_(workers),
-      positions_(trace_.iterations()),
-      seed_(seed),
-      generate_all_(generate_all),
-      pool_(positions_, captured, workers, seed) {
+class HybridSource final : public GradientSource {
+ public:
+  HybridSource(std::shared_ptr<const HybridTables> tables, std::int64_t workers, bool generate_all)
+      : tables_(std::move(tables)),
+        workers_(workers),
+        generate_all_(generate_all),
+        pool_(tables_->positions_, tables_->captured_, workers, tables_->seed_),
+        names_(tables_->classes_.size()),
+        dense_(tables_->plans_.size()) {}
+  std::int64_t workers() const override { return workers_; }
+  std::int64_t gradients() const override { return tables_->trace_.gradients(); }
+  std::int64_t position(std::int64_t iteration) const override { return tables_->position(iteration); }
+  std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override { return piece(iteration, worker, 0, gradients()); }
+  std::span<const float> piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end) override;
+  bool by_pieces() const override { return true; }
+  std::unique_ptr<GradientSource> clone() const override { return std::make_unique<HybridSource>(*this); }
+
+ private:
+  // How the dense part of one layer is drawn: a sign and a distance in ranks.
+  struct Dense {
+    float sign = 1;
+    std::int64_t distance = 0;
+  };
+
+  void prepare(std::int64_t iteration, std::int64_t worker);
+
+  std::shared_ptr<const HybridTables> tables_;
+  std::int64_t workers_;
+  bool generate_all_;
+  Pool pool_;
+  // Of the worker and iteration that was asked for last.
+  std::int64_t iteration_ = -1, worker_ = -1;
+  const float *captured_ = nullptr, *drawn_ = nullptr, *own_ = nullptr, *table_ = nullptr, *mean_ = nullptr;
+  std::vector<std::vector<std::int32_t>> names_;  // per group
+  std::vector<Dense> dense_;                      // per layer
+  std::vector<float> out_;
+};
+
+HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed)
+    : trace_(std::move(trace)), captured_(captured), positions_(trace_.iterations()), seed_(seed) {
   const RowActivity activity = find_row_activity(trace_, captured_);
   const bool stateful = stateful_ = is_stateful(trace_, activity, captured_);
   std::vector<std::vector<std::uint8_t>> common(activity.groups.size());
   if (stateful)
     for (std::size_t g = 0; g < activity.groups.size(); ++g) classify_rows(activity.groups[g], common[g]);
-  names_.resize(classes_.size());
 
   for (std::size_t l = 0; l < trace_.info().layers.size(); ++l) {
     const Layer& layer = trace_.info().layers[l];
@@ -222,12 +299,11 @@ HybridSource::HybridSource(Trace trace, std::int64_t captured, std::int64_t work
   deviation_.resize(n);
   slot_.resize(n);
   tables_.resize(size(positions_ * captured_ * table_elements_));
-  out_.resize(n);
   for (const Plan& plan : plans_)
     if (!plan.dense.empty()) prepare_dense(plan);
 }
 
-void HybridSource::classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common) {
+void HybridTables::classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common) {
   RowClasses classes;
   classes.rows = group.rows;
   classes.touched.assign(size(captured_), std::vector<std::vector<std::int32_t>>(size(captured_ + 1)));
@@ -251,7 +327,7 @@ void HybridSource::classify_rows(const RowGroup& group, std::vector<std::uint8_t
   classes_.push_back(std::move(classes));
 }
 
-void HybridSource::prepare_dense(const Plan& plan) {
+void HybridTables::prepare_dense(const Plan& plan) {
   std::vector<std::int64_t> element;  // of the layer
   for (const Run& run : plan.dense)
     for (std::int64_t i = run.from; i < run.to; ++i) element.push_back(i);
@@ -330,73 +406,113 @@ void HybridSource::prepare_dense(const Plan& plan) {
 
 // Leave one out (Good and Turing): a row that c captured workers touch is, seen from one of these, a row that c - 1 others touch. So a
 // further worker is one that touches rows of class c - 1 which this one does not, as many as this one has of class c.
-void HybridSource::rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name) {
+void HybridTables::rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random,
+                               std::vector<std::int32_t>& name) const {
+  std::vector<std::int32_t> from, to;
   name.resize(size(classes.rows));
   std::iota(name.begin(), name.end(), 0);
   for (std::int64_t c = 1; 2 * c <= captured_; ++c) {
-    from_ = classes.touched[size(captured_worker)][size(c)];
-    to_ = classes.untouched[size(captured_worker)][size(c - 1)];
-    const std::size_t pairs = std::min(from_.size(), to_.size());
+    from = classes.touched[size(captured_worker)][size(c)];
+    to = classes.untouched[size(captured_worker)][size(c - 1)];
+    const std::size_t pairs = std::min(from.size(), to.size());
     for (std::size_t i = 0; i < pairs; ++i) {
-      std::swap(from_[i], from_[i + random.below(from_.size() - i)]);
-      std::swap(to_[i], to_[i + random.below(to_.size() - i)]);
-      name[size(from_[i])] = to_[i];
-      name[size(to_[i])] = from_[i];
+      std::swap(from[i], from[i + random.below(from.size() - i)]);
+      std::swap(to[i], to[i + random.below(to.size() - i)]);
+      name[size(from[i])] = to[i];
+      name[size(to[i])] = from[i];
     }
   }
 }
 
-std::span<const float> HybridSource::gradient(std::int64_t iteration, std::int64_t worker) {
-  const std::int64_t now = position(iteration), pass = iteration / positions_;
+// Everything about (iteration, worker) that does not depend on the piece.
+void HybridSource::prepare(std::int64_t iteration, std::int64_t worker) {
+  if (iteration == iteration_ && worker == worker_) return;
+  const HybridTables& tables = *tables_;
+  const Trace& trace = tables.trace_;
+  iteration_ = iteration;
+  worker_ = worker;
+  captured_ = nullptr;
+  const std::int64_t now = position(iteration), pass = iteration / tables.positions_;
   // The captured workers themselves, but once: in a second pass over the window the same noise would be added again.
   const bool with_captured = !generate_all_ && pass == 0;
-  if (with_captured && worker < captured_) return trace_.gradient(now, worker);
-  const Sample sample = pool_.draw(iteration, with_captured ? worker - captured_ : worker, with_captured);
-  const float* drawn = trace_.gradient(sample.position, sample.worker).data();
-  const float* table = tables_.data() + size((sample.position * captured_ + sample.worker) * table_elements_);
-  const float* mean = mean_.data() + size(now * trace_.gradients());
+  if (with_captured && worker < tables.captured_) {
+    captured_ = trace.gradient(now, worker).data();
+    return;
+  }
+  const Sample sample = pool_.draw(iteration, with_captured ? worker - tables.captured_ : worker, with_captured);
+  drawn_ = trace.gradient(sample.position, sample.worker).data();
+  table_ = tables.tables_.data() + size((sample.position * tables.captured_ + sample.worker) * tables.table_elements_);
+  mean_ = tables.mean_.data() + size(now * trace.gradients());
 
   // Stateful data: one captured worker at another time, with row names, signs and ranks that stay for the pass, so that what a worker's
   // deviations remember of the iterations before is kept.
-  const float* own = nullptr;
-  if (stateful_) {
-    const std::int64_t source = worker % captured_;
+  if (tables.stateful_) {
+    const std::int64_t source = worker % tables.captured_;
     std::int64_t shift = 0;
-    if (positions_ > 1) {
-      const std::int64_t choices = std::min(positions_, window_positions) - 1;
-      Random shifts(stream_key(seed_, "expansion time shifts", {u64(pass), u64(source)}));
-      const std::int64_t chosen = random_permutation(choices, shifts)[size(worker / captured_ % choices)];
-      shift = chosen % 2 == 0 ? 1 + chosen / 2 : positions_ - 1 - chosen / 2;  // +1, -1, +2, ...
+    if (tables.positions_ > 1) {
+      const std::int64_t choices = std::min(tables.positions_, window_positions) - 1;
+      Random shifts(stream_key(tables.seed_, "expansion time shifts", {u64(pass), u64(source)}));
+      const std::int64_t chosen = random_permutation(choices, shifts)[size(worker / tables.captured_ % choices)];
+      shift = chosen % 2 == 0 ? 1 + chosen / 2 : tables.positions_ - 1 - chosen / 2;  // +1, -1, +2, ...
     }
-    Random random(stream_key(seed_, "expansion rows", {u64(pass), u64(worker)}));
-    for (std::size_t g = 0; g < classes_.size(); ++g) rename_rows(classes_[g], source, random, names_[g]);
-    const std::int64_t then = (now + shift) % positions_;
-    own = trace_.gradient(then, source).data();
-    table = tables_.data() + size((then * captured_ + source) * table_elements_);
+    Random random(stream_key(tables.seed_, "expansion rows", {u64(pass), u64(worker)}));
+    for (std::size_t g = 0; g < tables.classes_.size(); ++g) tables.rename_rows(tables.classes_[g], source, random, names_[g]);
+    const std::int64_t then = (now + shift) % tables.positions_;
+    own_ = trace.gradient(then, source).data();
+    table_ = tables.tables_.data() + size((then * tables.captured_ + source) * tables.table_elements_);
   }
 
-  Random random(stream_key(seed_, "expansion shifts", {u64(stateful_ ? pass : iteration), u64(worker)}));
-  for (const Plan& plan : plans_) {
-    float* out = out_.data() + plan.offset;
-    if (plan.drawn) {
-      std::memcpy(out, drawn + plan.offset, size(plan.elements) * sizeof(float));
-      continue;
-    }
-    for (const std::int32_t row : plan.renamed)
-      std::memcpy(out + row * plan.width, own + plan.offset + names_[size(plan.group)][size(row)] * plan.width,
-                  size(plan.width) * sizeof(float));
-    if (plan.dense.empty()) continue;
+  Random random(stream_key(tables.seed_, "expansion shifts", {u64(tables.stateful_ ? pass : iteration), u64(worker)}));
+  for (std::size_t p = 0; p < tables.plans_.size(); ++p) {
+    const HybridTables::Plan& plan = tables.plans_[p];
+    if (plan.drawn || plan.dense.empty()) continue;
     const std::int64_t distance = plan.least + static_cast<std::int64_t>(random.below(u64(plan.pad - plan.least + 1)));
     const std::uint64_t signs = random.next();
-    const float sign = (signs & 1) != 0 ? -1.0F : 1.0F;
-    const float* shifted = table + ((signs & 2) != 0 ? -distance : distance);
-    const float* m = mean + plan.offset;
-    const float* deviation = deviation_.data() + plan.offset;
-    const std::int32_t* slot = slot_.data() + plan.offset;
-    for (const Run& run : plan.dense)
-      for (std::int64_t i = run.from; i < run.to; ++i) out[i] = m[i] + sign * deviation[i] * shifted[slot[i]];
+    dense_[p] = {(signs & 1) != 0 ? -1.0F : 1.0F, (signs & 2) != 0 ? -distance : distance};
   }
-  return {out_.data(), out_.size()};
+}
+
+std::span<const float> HybridSource::piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end) {
+  prepare(iteration, worker);
+  const auto count = size(end - begin);
+  if (captured_ != nullptr) return {captured_ + begin, count};
+  if (out_.size() < count) out_.resize(count);
+  const HybridTables& tables = *tables_;
+  float* const out = out_.data();  // of element `begin`
+  // The layers that the piece touches.
+  auto plan = std::upper_bound(tables.plans_.begin(), tables.plans_.end(), begin,
+                               [](std::int64_t at, const HybridTables::Plan& one) { return at < one.offset + one.elements; });
+  for (; plan != tables.plans_.end() && plan->offset < end; ++plan) {
+    // Of the layer: the part [from, to).
+    const std::int64_t from = std::max(begin - plan->offset, std::int64_t{0}), to = std::min(end - plan->offset, plan->elements);
+    if (from >= to) continue;
+    const std::int64_t shift = plan->offset - begin;  // of the layer's elements in the piece
+    if (plan->drawn) {
+      std::memcpy(out + shift + from, drawn_ + plan->offset + from, size(to - from) * sizeof(float));
+      continue;
+    }
+    auto row = plan->renamed.begin();
+    if (plan->width > 0) row = std::lower_bound(plan->renamed.begin(), plan->renamed.end(), static_cast<std::int32_t>(from / plan->width));
+    for (; row != plan->renamed.end() && *row * plan->width < to; ++row) {
+      const std::int64_t first = std::max(*row * plan->width, from), last = std::min((*row + 1) * plan->width, to);
+      const std::int64_t name = names_[size(plan->group)][size(*row)];
+      std::memcpy(out + shift + first, own_ + plan->offset + (name - *row) * plan->width + first, size(last - first) * sizeof(float));
+    }
+    if (plan->dense.empty()) continue;
+    const Dense& drawn = dense_[size(plan - tables.plans_.begin())];
+    const float sign = drawn.sign;
+    const float* const shifted = table_ + drawn.distance;
+    const float* const m = mean_ + plan->offset;
+    const float* const deviation = tables.deviation_.data() + plan->offset;
+    const std::int32_t* const slot = tables.slot_.data() + plan->offset;
+    auto run = std::upper_bound(plan->dense.begin(), plan->dense.end(), from,
+                                [](std::int64_t at, const HybridTables::Run& one) { return at < one.to; });
+    for (; run != plan->dense.end() && run->from < to; ++run) {
+      const std::int64_t first = std::max(run->from, from), last = std::min(run->to, to);
+      deviate(out + shift + first, m + first, sign, deviation + first, shifted, slot + first, size(last - first));
+    }
+  }
+  return {out, count};
 }
 
 std::string ratio_text(double ratio) {
@@ -406,6 +522,10 @@ std::string ratio_text(double ratio) {
 }
 
 }  // namespace
+
+std::span<const float> GradientSource::piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end) {
+  return gradient(iteration, worker).subspan(size(begin), size(end - begin));
+}
 
 ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& options) {
   if (options.method == "npmle" || options.method == "logquad")
@@ -492,7 +612,8 @@ std::unique_ptr<GradientSource> make_gradient_source(const Trace& trace, const E
   if (choice.method == "captured") return std::make_unique<CapturedSource>(trace, options.workers);
   if (choice.method == "shift") return std::make_unique<ShiftSource>(trace, choice.captured, options.workers, generate_all);
   if (choice.method == "boot") return std::make_unique<BootSource>(trace, choice.captured, options.workers, options.seed);
-  return std::make_unique<HybridSource>(trace, choice.captured, options.workers, options.seed, generate_all);
+  return std::make_unique<HybridSource>(std::make_shared<HybridTables>(trace, choice.captured, options.seed), options.workers,
+                                        generate_all);
 }
 
 }  // namespace sparscale::traces

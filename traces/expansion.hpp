@@ -11,7 +11,7 @@
 
 namespace sparscale::traces {
 
-/// Gradients of n workers, iteration by iteration. Not thread safe; one per replay.
+/// Gradients of n workers, iteration by iteration. Not thread safe; one per thread (clone).
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
@@ -20,6 +20,14 @@ class GradientSource {
   /// The gradient of `worker` in replay iteration `iteration` (0, 1, ...), N floats. The span is valid until the next call. Depends on the
   /// arguments and the seed only, not on the order of calls.
   virtual std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) = 0;
+  /// Elements [begin, end) of that gradient; valid until the next call. Worth it where by_pieces() is true: only the piece is made, so that
+  /// it can be used while it is in cache.
+  virtual std::span<const float> piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end);
+  virtual bool by_pieces() const { return false; }
+  /// Whether the memory that gradients are handed out from never changes: what was looked at once need not be again.
+  virtual bool lies_ready() const { return false; }
+  /// The same gradients for another thread, sharing what does not change; null when there is no second one (streams).
+  virtual std::unique_ptr<GradientSource> clone() const { return nullptr; }
   /// Window position (0..T-1) that replay iteration `iteration` stands for.
   virtual std::int64_t position(std::int64_t iteration) const = 0;
 };

@@ -140,6 +140,12 @@ struct Trace::State {
   std::vector<DataFile> files;
   std::vector<std::int32_t> file_of;  // [T, W]
 
+  // Of a trace at some coordinates of another one.
+  std::shared_ptr<const State> whole;
+  std::vector<Trace::Run> runs;
+  mutable std::vector<std::unique_ptr<float[]>> copies;  // [T, W]
+  mutable std::unique_ptr<std::once_flag[]> copied;
+
   const DataFile& file(std::int64_t position, std::int64_t worker) const {
     return files[static_cast<std::size_t>(file_of[static_cast<std::size_t>(position * info.workers + worker)])];
   }
@@ -256,6 +262,7 @@ const std::string& Trace::content_sha256() const { return state_->content_sha256
 
 std::uint64_t Trace::decoded_bytes() const {
   std::uint64_t values = 0;
+  if (state_->whole != nullptr) values = static_cast<std::uint64_t>(iterations()) * static_cast<std::uint64_t>(workers());
   for (const DataFile& file : state_->files)
     if (!file.in_place) values += static_cast<std::uint64_t>(file.positions.size()) * static_cast<std::uint64_t>(file.workers.size());
   return checked_multiply(values, 4 * static_cast<std::uint64_t>(gradients()), "decoded gradients");
@@ -265,6 +272,19 @@ std::span<const float> Trace::gradient(std::int64_t position, std::int64_t worke
   if (position < 0 || position >= iterations() || worker < 0 || worker >= workers())
     throw InputError("trace " + info().name, "position < " + std::to_string(iterations()) + ", worker < " + std::to_string(workers()),
                      "position " + std::to_string(position) + ", worker " + std::to_string(worker));
+  if (state_->whole != nullptr) {
+    const auto at = static_cast<std::size_t>(position * workers() + worker);
+    const auto size = static_cast<std::size_t>(gradients());
+    std::call_once(state_->copied[at], [&] {
+      Trace whole;
+      whole.state_ = state_->whole;
+      auto copy = std::make_unique_for_overwrite<float[]>(size);
+      float* out = copy.get();
+      whole.copy_runs(position, worker, state_->runs, out);
+      state_->copies[at] = std::move(copy);
+    });
+    return {state_->copies[at].get(), size};
+  }
   const DataFile& file = state_->file(position, worker);
   const std::int64_t block = (position - file.positions.from) * file.workers.size() + worker - file.workers.from;
   const auto count = static_cast<std::size_t>(gradients());
@@ -284,6 +304,39 @@ std::span<const float> Trace::gradient(std::int64_t position, std::int64_t worke
   float* out = file.decoded.get() + first;
   std::call_once(file.done[static_cast<std::size_t>(block)], [&] { decode(file, block, gradients(), out); });
   return {out, count};
+}
+
+Trace Trace::at_runs(std::vector<Run> runs, TraceInfo info) const {
+  auto state = std::make_shared<State>();
+  state->directory = state_->directory;
+  state->content_sha256 = state_->content_sha256;
+  state->info = std::move(info);
+  state->whole = state_;
+  state->runs = std::move(runs);
+  const auto count = static_cast<std::size_t>(iterations() * workers());
+  state->copies.resize(count);
+  state->copied = std::make_unique<std::once_flag[]>(count);
+  Trace trace;
+  trace.state_ = std::move(state);
+  return trace;
+}
+
+// Values that must be decoded are decoded run by run: the whole gradient is not kept for some of it.
+void Trace::copy_runs(std::int64_t position, std::int64_t worker, const std::vector<Run>& runs, float* out) const {
+  if (state_->whole != nullptr) {
+    const std::span<const float> values = gradient(position, worker);
+    for (const Run& run : runs) out = std::copy(values.begin() + run.from, values.begin() + run.to, out);
+    return;
+  }
+  const DataFile& file = state_->file(position, worker);
+  const std::int64_t block = (position - file.positions.from) * file.workers.size() + worker - file.workers.from;
+  const float scale = file.scale.empty() ? 1.0F : file.scale[static_cast<std::size_t>(block / file.workers.size())];
+  for (const Run& run : runs) {
+    const auto size = static_cast<std::size_t>(run.to - run.from);
+    decode_values(file.encoding, file.gradients + static_cast<std::size_t>(block * gradients() + run.from) * encoding_bytes(file.encoding),
+                  size, scale, out);
+    out += size;
+  }
 }
 
 void Trace::verify_checksums() const {

@@ -61,6 +61,13 @@ class Trace {
   /// Refuses NaN and infinity. Errors: InputError naming iteration, worker and layer of the first one and how many there are.
   void verify_finite() const;
 
+  /// The same workers and iterations at some coordinates: runs [from, to) of the gradient, ascending, that give the layers of `info`.
+  /// Values are copied once per (position, worker), by whoever asks first, and kept.
+  struct Run {
+    std::int64_t from = 0, to = 0;
+  };
+  Trace at_runs(std::vector<Run> runs, TraceInfo info) const;
+
   /// Memory that gradient() takes over time for decoded values, in bytes: 0 when every file is F32 that can be used in place.
   std::uint64_t decoded_bytes() const;
 
@@ -69,6 +76,7 @@ class Trace {
 
  private:
   struct State;
+  void copy_runs(std::int64_t position, std::int64_t worker, const std::vector<Run>& runs, float* out) const;
   std::shared_ptr<const State> state_;
 };
 

@@ -1,8 +1,10 @@
 #include "sim/replay.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -75,13 +77,15 @@ void add_replay_command(CLI::App& program) {
     std::string trace, out;
     sim::ReplayOptions replay;
     std::vector<std::string> settings;
-    bool no_error_feedback = false, no_verify = false;
-    std::string profile, measured_device = "cpu";
+    bool no_error_feedback = false, no_verify = false, no_norms = false;
+    std::string profile, measured_device = "cpu", memory = "full";
+    std::uint64_t memory_limit_mib = 0;
     std::int64_t measured_iterations = 4, measured_workers = 4;
     int threads = 1;
   };
   auto options = std::make_shared<Options>();
   options->replay.workers = 0;
+  options->replay.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 1024U));
   CLI::App* command = program.add_subcommand("replay", "Replay a trace through a sparsifier; one JSON record per iteration");
   command->add_option("--trace", options->trace, "Trace directory, the name of a shipped sample, or - for a stream on standard input")
       ->required();
@@ -97,6 +101,13 @@ void add_replay_command(CLI::App& program) {
   add_number(*command, "--seed", options->replay.seed, 0, most_seed, "Seed (default 1)");
   command->add_flag("--no-error-feedback", options->no_error_feedback, "The accumulator is the bare gradient");
   command->add_flag("--lr-in-accumulator", options->replay.lr_in_accumulator, "Accumulate lr * gradient, as in the papers");
+  add_number(*command, "--threads", options->replay.threads, 1, 1024,
+             "Threads that share the workers (default: the number of cores); records do not depend on it");
+  command->add_option("--memory", options->memory,
+                      "How residuals are kept: full (default), sample:FRACTION of the rows, f16, disk[:FOLDER], recompute");
+  add_number(*command, "--memory-limit", options->memory_limit_mib, 1, 1 << 30,
+             "MiB; a replay that needs more is refused (default: the memory that is available)");
+  command->add_flag("--no-norms", options->no_norms, "Leave residual_norm and energy_exchanged out of the records, which saves a pass");
   command->add_flag("--hashes", options->replay.hashes, "Add SHA-256 of every selection to the records");
   command->add_flag("--index-gaps", options->replay.index_gaps, "Add the lengths of delta-coded index lists to the exchange");
   command->add_flag("--no-verify", options->no_verify, "Do not compare the trace with its checksums first");
@@ -113,6 +124,9 @@ void add_replay_command(CLI::App& program) {
     sim::ReplayOptions& replay = options->replay;
     if (!(replay.density > 0 && replay.density <= 1)) throw InputError("--density", "number > 0 <= 1", number_text(replay.density));
     replay.error_feedback = !options->no_error_feedback;
+    replay.norms = !options->no_norms;
+    replay.memory = sim::MemoryChoice::parse(options->memory, "--memory");
+    replay.memory_limit_bytes = options->memory_limit_mib << 20;
     const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
     replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");
     if (options->trace == "-") {
@@ -130,6 +144,8 @@ void add_replay_command(CLI::App& program) {
         throw InputError("--measure-threads", "1 on a device other than the cpu", std::to_string(options->threads));
       live.emplace(kernels::measured_device(options->measured_device, replay.kernels, options->threads, 1), 5);
       measure_replay(replay, *live, options->measured_iterations, options->measured_workers);
+      if (replay.memory.mode == sim::MemoryChoice::Mode::sample || replay.memory.mode == sim::MemoryChoice::Mode::recompute)
+        throw InputError("--measure", "whole accumulators (--memory full, f16 or disk)", "--memory " + options->memory);
     }
     sim::Replay run(trace, replay);
     for (const std::string& warning : run.expansion().warnings) std::fprintf(stderr, "sparscale: warning: %s\n", warning.c_str());

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 void add_run_command(CLI::App& program) {
   struct Options {
     std::string experiment, out;
-    int jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    int jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency())), threads = 0;
     bool force = false, no_figures = false, slurm = false;
     std::string stage = "all", share = "0/1";
     SlurmOptions slurm_options;
@@ -26,6 +26,8 @@ void add_run_command(CLI::App& program) {
   command->add_option("experiment", options->experiment, "Experiment file, or the name of a ready-made one")->required();
   command->add_option("--out", options->out, "Result directory (default: results/NAME)");
   add_number(*command, "--jobs", options->jobs, 1, 4096, "Runs at the same time (default: the number of cores)");
+  add_number(*command, "--threads", options->threads, 1, 1024,
+             "Threads of each replay (default: the cores that --jobs leaves idle); results do not depend on it");
   command->add_flag("--force", options->force, "Compute again what is there already");
   command->add_flag("--no-figures", options->no_figures, "Leave the figures for 'sparscale plot'");
   CLI::Option* slurm = command->add_flag("--slurm", options->slurm, "Submit it to Slurm as job arrays over the result directory");
@@ -41,6 +43,7 @@ void add_run_command(CLI::App& program) {
     RunOptions run;
     run.directory = options->out.empty() ? fs::path("results") / experiment.name : fs::path(options->out);
     run.jobs = options->jobs;
+    run.threads = options->threads;
     run.force = options->force;
     static const std::map<std::string, Stage> stages = {
         {"all", Stage::all}, {"replays", Stage::replays}, {"runs", Stage::runs}, {"results", Stage::results}};

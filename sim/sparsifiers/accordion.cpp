@@ -50,9 +50,13 @@ class Accordion : public Sparsifier {
     if (original_) sum_.assign(static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+  bool keeps_residual() const override { return !original_; }
+  bool sees_gradient(std::int64_t worker) const override { return worker == 0 && summing_; }
+
   // Norms of worker 0's gradient, or of its sum over the epoch, tensor by tensor.
   void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels) override {
-    if (worker != 0 || !summing_) return;
+    if (worker != 0) return;
     std::span<const float> values = gradient;
     if (original_) {
       for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += gradient[i];
@@ -109,10 +113,11 @@ class Accordion : public Sparsifier {
         for (CollectiveCall& call : gathers) selection.exchange.push_back(std::move(call));
       }
     }
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker)
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
       for (std::size_t p = 0; p < pieces_.size(); ++p)
-        kernels.topk(accumulators.range(worker, pieces_[p].begin, pieces_[p].end), counts[p], pieces_[p].begin,
-                     selection.selected[static_cast<std::size_t>(worker)]);
+        accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels,
+                          selection.selected[static_cast<std::size_t>(worker)]);
+    });
     selection.target_k = k + dense;
     selection.exchanged = kernels.unite(selection.selected, N);
     if (!original_) {

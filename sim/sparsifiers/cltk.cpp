@@ -24,6 +24,8 @@ class CltK : public Sparsifier {
     if (filter_ < 1) before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
+  Accumulation accumulation() const override { return filter_ < 1 ? Accumulation::stateful : Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, k = shape_.target_k;
     const std::int64_t leader = iteration % shape_.workers;
@@ -31,13 +33,15 @@ class CltK : public Sparsifier {
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
-      if (!all_select_ && worker != leader) continue;
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      kernels.topk(accumulators.range(worker, 0, N), k, 0, own);
-      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
+    selection.threshold.resize(all_select_ ? selection.selected.size() : 1);
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
+      if (!all_select_ && worker != leader) return;
+      const auto at = static_cast<std::size_t>(worker);
+      std::vector<Index>& own = selection.selected[at];
+      accumulators.topk(worker, 0, N, k, kernels, own);
+      selection.threshold[all_select_ ? at : 0] = smallest_magnitude(accumulators, worker, own, N);
       work.one(worker, "topk", N, k, 0);
-    }
+    });
     selection.exchanged = selection.selected[static_cast<std::size_t>(leader)];
     selection.exchange = {broadcast("indices", index_dtype(index_bytes_), static_cast<std::uint64_t>(index_bytes_ * k), leader),
                           all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(k))};

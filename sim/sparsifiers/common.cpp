@@ -12,6 +12,24 @@
 
 namespace sparscale::sim {
 
+void AccumulatorView::each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const {
+  for (std::int64_t worker = 0; worker < workers; ++worker) work(worker);
+}
+
+void AccumulatorView::select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
+                                      std::vector<Index>& indices) const {
+  for (Index first = begin; first < end;) {
+    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
+    kernels.threshold_select(range(worker, first, last), threshold, first, indices);
+    first = last;
+  }
+}
+
+void AccumulatorView::topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+                           std::vector<Index>& indices) const {
+  kernels.topk(range(worker, begin, end), k, begin, indices);
+}
+
 void Sparsifier::see_gradient(std::int64_t /*worker*/, std::span<const float> /*gradient*/, const kernels::Kernels& /*kernels*/) {}
 
 void Sparsifier::accumulate(std::int64_t /*worker*/, Index /*first*/, std::span<const float> gradient, float scale,
@@ -151,6 +169,15 @@ class PieceView : public AccumulatorView {
   std::span<const float> range(std::int64_t worker, Index begin, Index end) const override {
     return whole_.range(worker, begin_ + begin, begin_ + end);
   }
+  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const override {
+    whole_.each_worker(workers, work);
+  }
+  void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+            std::vector<Index>& indices) const override {
+    const std::size_t old = indices.size();
+    whole_.topk(worker, begin_ + begin, begin_ + end, k, kernels, indices);
+    for (std::size_t i = old; i < indices.size(); ++i) indices[i] -= begin_;
+  }
 
  private:
   const AccumulatorView& whole_;
@@ -176,6 +203,17 @@ class ByPieces : public Sparsifier {
     }
   }
 
+  Accumulation accumulation() const override {
+    Accumulation all = Accumulation::plain;
+    for (const auto& part : parts_) all = std::max(all, part->accumulation());
+    return all;
+  }
+  bool keeps_residual() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->keeps_residual(); });
+  }
+  bool sees_gradient(std::int64_t worker) const override {
+    return std::any_of(parts_.begin(), parts_.end(), [&](const auto& part) { return part->sees_gradient(worker); });
+  }
   void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels) override {
     for (std::size_t p = 0; p < parts_.size(); ++p)
       parts_[p]->see_gradient(
@@ -287,11 +325,7 @@ Index truncated(double density, Index size) { return static_cast<Index>(density 
 
 void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                      float threshold, std::vector<Index>& indices) {
-  for (Index first = begin; first < end;) {
-    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
-    kernels.threshold_select(accumulators.range(worker, first, last), threshold, first, indices);
-    first = last;
-  }
+  accumulators.select_at_least(worker, begin, end, threshold, kernels, indices);
 }
 
 Index count_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,

@@ -36,13 +36,16 @@ class Deft : public Sparsifier {
     }
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index n = shape_.workers, N = shape_.gradients;
     const Index leader = iteration % n;
     const std::size_t fragments = fragments_.size();
 
-    std::vector<std::vector<Index>> local_k;
-    for (std::int64_t worker = 0; worker < n; ++worker) local_k.push_back(split_k(accumulators, kernels, worker));
+    std::vector<std::vector<Index>> local_k(static_cast<std::size_t>(n));
+    accumulators.each_worker(
+        n, [&](std::int64_t worker) { local_k[static_cast<std::size_t>(worker)] = split_k(accumulators, kernels, worker); });
     std::vector<std::size_t> common;
     const std::vector<std::vector<std::size_t>> bins = pack(local_k[static_cast<std::size_t>(leader)], common);
 
@@ -51,8 +54,8 @@ class Deft : public Sparsifier {
     WorkLog work(n);
     work.all("accumulate", N, N, 0);
     work.all("l2_norm", N, N, 0);
-    double largest_cost = 0;
-    for (std::int64_t worker = 0; worker < n; ++worker) {
+    std::vector<double> costs(static_cast<std::size_t>(n));
+    accumulators.each_worker(n, [&](std::int64_t worker) {
       std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
       const std::vector<Index>& k = local_k[static_cast<std::size_t>(worker)];
       double cost = 0;
@@ -63,8 +66,9 @@ class Deft : public Sparsifier {
         cost += static_cast<double>(fragment.size()) * (k[f] > 1 ? std::log2(static_cast<double>(k[f])) : 1);
       }
       std::sort(own.begin(), own.end());
-      largest_cost = std::max(largest_cost, cost);
-    }
+      costs[static_cast<std::size_t>(worker)] = cost;
+    });
+    const double largest_cost = *std::max_element(costs.begin(), costs.end());
     const std::vector<Index> counts = counts_of(selection.selected);
     for (const auto& own : selection.selected) selection.exchanged.insert(selection.exchanged.end(), own.begin(), own.end());
     for (const std::size_t f : common)

@@ -51,17 +51,19 @@ class Dgc : public Sparsifier {
       const Segment piece{layer.offset, layer.offset + layer.size};
       (grace_ || layer.shape.size() > 1 ? pieces_ : dense_).push_back(piece);
     }
+    clip_.resize(static_cast<std::size_t>(shape.workers));
     momentum_state_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
   // Norm and coefficient in float32, as the authors' tensors are.
-  void see_gradient(std::int64_t, std::span<const float> gradient, const kernels::Kernels& kernels) override {
-    if (clip_norm_ == 0) return;
-    clip_.clear();
+  bool sees_gradient(std::int64_t) const override { return clip_norm_ != 0; }
+  void see_gradient(std::int64_t worker, std::span<const float> gradient, const kernels::Kernels& kernels) override {
+    std::vector<float>& clip = clip_[static_cast<std::size_t>(worker)];
+    clip.clear();
     for (const Segment& piece : pieces_) {
       const auto norm = static_cast<float>(
           kernels.l2_norm(gradient.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.size()))));
-      clip_.push_back(std::min(1.0F, static_cast<float>(clip_norm_) / (norm + 1e-6F)));
+      clip.push_back(std::min(1.0F, static_cast<float>(clip_norm_) / (norm + 1e-6F)));
     }
   }
 
@@ -83,7 +85,7 @@ class Dgc : public Sparsifier {
     };
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       add_until(pieces_[p].begin, 1);
-      add_until(pieces_[p].end, clip_[p]);
+      add_until(pieces_[p].end, clip_[static_cast<std::size_t>(worker)][p]);
     }
     add_until(last, 1);
   }
@@ -113,8 +115,8 @@ class Dgc : public Sparsifier {
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     work.all("accumulate", N, N, 0);  // two states
-    for (std::size_t worker = 0; worker < n; ++worker) {
-      const auto at = static_cast<std::int64_t>(worker);
+    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
+      const auto worker = static_cast<std::size_t>(at);
       std::vector<Index>& own = selection.selected[worker];
       for (std::size_t p = 0; p < pieces_.size(); ++p) {
         const Segment& piece = pieces_[p];
@@ -134,7 +136,7 @@ class Dgc : public Sparsifier {
         for (Index index = piece.begin; index < piece.end; ++index) own.push_back(index);
       }
       std::sort(own.begin(), own.end());
-    }
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
     std::vector<Index> sent(n, 0);
     for (const auto& sizes : counts)
@@ -270,8 +272,8 @@ class Dgc : public Sparsifier {
   std::int64_t warmup_epochs_, epoch_iterations_;
   GatherStyle style_;
   std::vector<Segment> pieces_, dense_;
-  std::vector<float> clip_;            // of the worker that is being accumulated, one factor per sparse tensor
-  std::vector<float> momentum_state_;  // u, n x N; v is the accumulator
+  std::vector<std::vector<float>> clip_;  // per worker, one factor per sparse tensor
+  std::vector<float> momentum_state_;     // u, n x N; v is the accumulator
 };
 
 }  // namespace

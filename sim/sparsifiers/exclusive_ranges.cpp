@@ -6,10 +6,11 @@
 
 namespace sparscale::sim {
 
-CountController::CountController(Index target_k, bool intended) : target_k_(target_k), intended_(intended) {}
+CountController::CountController(const ReplayShape& shape, bool intended)
+    : target_k_(shape.target_k), model_k_(shape.model_k()), intended_(intended) {}
 
 double CountController::next(std::int64_t iteration, Index last_count) {
-  if (iteration == 0) return threshold_ = 1 / (2 * std::sqrt(static_cast<double>(target_k_)));
+  if (iteration == 0) return threshold_ = 1 / (2 * std::sqrt(model_k_));
   const double ratio = static_cast<double>(last_count) / static_cast<double>(target_k_);
   if (ratio > 1.1)
     threshold_ *= 1.005;
@@ -28,13 +29,13 @@ Selection select_in_exclusive_ranges(const ReplayShape& shape, const Accumulator
   selection.selected.resize(static_cast<std::size_t>(shape.workers));
   WorkLog work(shape.workers);
   work.all("accumulate", shape.gradients, shape.gradients, 0);
-  for (std::int64_t worker = 0; worker < shape.workers; ++worker) {
+  accumulators.each_worker(shape.workers, [&](std::int64_t worker) {
     const Segment& range = ranges[static_cast<std::size_t>(worker)];
     std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
     select_at_least(accumulators, kernels, worker, range.begin, range.end, static_cast<float>(threshold), own);
     work.one(worker, "threshold_select", range.end - range.begin, std::ssize(own), 0);
     if (own.empty()) own.push_back(range.begin + iteration % (range.end - range.begin));
-  }
+  });
   const std::vector<Index> counts = counts_of(selection.selected);
   const Index united = sum_of(counts);  // the ranges are disjoint
   std::vector<std::size_t> order(ranges.size());

@@ -13,12 +13,13 @@ namespace sparscale::sim {
 class CountController {
  public:
   /// intended: inside the band of +-10 % the step follows the sign of the error; as coded it is always upwards.
-  CountController(Index target_k, bool intended);
+  CountController(const ReplayShape& shape, bool intended);
   /// Threshold of iteration t; `last_count` = K of iteration t - 1, unused at t = 0.
   double next(std::int64_t iteration, Index last_count);
 
  private:
   Index target_k_;
+  double model_k_;
   bool intended_;
   double threshold_ = 0;
 };

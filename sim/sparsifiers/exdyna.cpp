@@ -23,7 +23,7 @@ class ExDyna : public Sparsifier {
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
         blocks_(values.at("blocks").get<Index>()),
         smallest_part_(static_cast<double>(blocks_) / static_cast<double>(4 * shape.workers)),
-        controller_(shape.target_k, values.at("micro_rule") == "intended"),
+        controller_(shape, values.at("micro_rule") == "intended"),
         last_counts_(static_cast<std::size_t>(shape.workers)) {
     require_target_k(shape, "exdyna");
     const Index n = shape.workers, N = shape.gradients;
@@ -43,6 +43,8 @@ class ExDyna : public Sparsifier {
       start += counts_.back();
     }
   }
+
+  Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index n = shape_.workers;

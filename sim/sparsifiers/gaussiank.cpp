@@ -28,6 +28,8 @@ class GaussianK : public Sparsifier {
         style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false},
         pieces_(segments_of(shape, values)) {}
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const std::size_t n = static_cast<std::size_t>(shape_.workers);
@@ -40,10 +42,11 @@ class GaussianK : public Sparsifier {
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    for (std::size_t worker = 0; worker < n; ++worker)
+    if (pieces_.size() == 1) selection.threshold.resize(n);
+    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
+      const auto worker = static_cast<std::size_t>(at);
       for (std::size_t p = 0; p < pieces_.size(); ++p) {
         const Segment& piece = pieces_[p];
-        const auto at = static_cast<std::int64_t>(worker);
         const Index k = std::max<Index>(1, truncated(density, piece.size()));
         const double first = first_threshold(accumulators.range(at, piece.begin, piece.end), z);
         work.one(at, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
@@ -63,8 +66,9 @@ class GaussianK : public Sparsifier {
           work.one(at, "threshold_select", piece.size(), std::ssize(own) - before, 0);
         }
         counts[p][worker] = std::ssize(own) - before;
-        if (pieces_.size() == 1) selection.threshold.push_back(static_cast<float>(used));
+        if (pieces_.size() == 1) selection.threshold[worker] = static_cast<float>(used);
       }
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
     const std::vector<Index> all = counts_of(selection.selected);
     work.each_of("gather", all, 0);

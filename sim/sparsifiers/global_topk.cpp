@@ -14,15 +14,18 @@ class GlobalTopK : public Sparsifier {
  public:
   GlobalTopK(const ReplayShape& shape, const Json& values) : shape_(shape), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {}
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, k = std::max<Index>(1, shape_.target_k);
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      kernels.topk(accumulators.range(worker, 0, N), k, 0, own);
-      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
-    }
+    selection.threshold.resize(selection.selected.size());
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
+      const auto at = static_cast<std::size_t>(worker);
+      accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
+      selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
     selection.exchange = gathered_exchange(k, index_bytes_);
     selection.contribution = Contribution::at_own_selection;

@@ -17,11 +17,16 @@ Parameter grace_gamma_parameter();
 class GraceSparsifier : public Sparsifier {
  public:
   explicit GraceSparsifier(const Json& values)
-      : beta_(static_cast<float>(values.at("beta").get<double>())), gamma_(static_cast<float>(values.at("gamma").get<double>())) {}
+      : residual_(values.at("residual").get<bool>()),
+        beta_(static_cast<float>(values.at("beta").get<double>())),
+        gamma_(static_cast<float>(values.at("gamma").get<double>())) {}
+  Accumulation accumulation() const override { return Accumulation::pure; }
+  bool keeps_residual() const override { return residual_; }
   void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
                   const kernels::Kernels& kernels) override;
 
  private:
+  bool residual_;
   float beta_, gamma_;
 };
 

@@ -26,10 +26,10 @@ class GraceThreshold : public GraceSparsifier {
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     selection.threshold = {threshold_};
-    std::vector<std::vector<Index>> counts(pieces_.size());
+    std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(selection.selected.size()));
     WorkLog work(shape_.workers);
     work.all("accumulate", shape_.gradients, shape_.gradients, 0);
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
       std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
       for (std::size_t p = 0; p < pieces_.size(); ++p) {
         const Segment& piece = pieces_[p];
@@ -43,10 +43,11 @@ class GraceThreshold : public GraceSparsifier {
         } else {
           select_above(accumulators, kernels, worker, piece.begin, piece.end, lambda, own);
         }
-        counts[p].push_back(std::ssize(own) - before);
-        work.one(worker, "threshold_select", piece.size(), counts[p].back(), 0);
+        Index& count = counts[p][static_cast<std::size_t>(worker)];
+        count = std::ssize(own) - before;
+        work.one(worker, "threshold_select", piece.size(), count, 0);
       }
-    }
+    });
     finish_grace(selection, work, shape_, kernels, counts, values_, true);
     return selection;
   }

@@ -58,6 +58,8 @@ class GTopK : public Sparsifier {
         scheduled_(!values.at("density_schedule").empty()),
         entry_bytes_(values.at("entry_bytes").get<std::uint64_t>()) {}
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, n = shape_.workers;
     const Index k = std::max<Index>(1, truncated(schedule_.density(iteration), N));
@@ -70,13 +72,15 @@ class GTopK : public Sparsifier {
     work.all("gather", k, k, 0);
     work.all("zero", k, k, 0);
     std::vector<std::vector<Entry>> lists(static_cast<std::size_t>(n));
-    for (std::int64_t worker = 0; worker < n; ++worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
+    selection.threshold.resize(selection.selected.size());
+    accumulators.each_worker(n, [&](std::int64_t worker) {
+      const auto at = static_cast<std::size_t>(worker);
+      std::vector<Index>& own = selection.selected[at];
+      accumulators.topk(worker, 0, N, k, kernels, own);
+      selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
       const std::span<const float> values = accumulators.range(worker, 0, N);
-      kernels.topk(values, k, 0, own);
-      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
-      for (const Index index : own) lists[static_cast<std::size_t>(worker)].push_back({index, values[static_cast<std::size_t>(index)]});
-    }
+      for (const Index index : own) lists[at].push_back({index, values[static_cast<std::size_t>(index)]});
+    });
     for (std::int64_t distance = 1; distance < n; distance *= 2)
       for (std::int64_t worker = 0; worker + distance < n; worker += 2 * distance) {
         std::vector<Entry>& own = lists[static_cast<std::size_t>(worker)];

@@ -22,17 +22,20 @@ class HardThreshold : public Sparsifier {
         threshold_(values.at("threshold").get<double>()) {
     if (threshold_ == 0) {
       require_target_k(shape, "hard_threshold without a given threshold");
-      threshold_ = 1 / (2 * std::sqrt(static_cast<double>(shape.target_k)));
+      threshold_ = 1 / (2 * std::sqrt(shape.model_k()));
     }
   }
+
+  Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker)
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
       select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold_),
                       selection.selected[static_cast<std::size_t>(worker)]);
+    });
     selection.threshold = {threshold_};
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);

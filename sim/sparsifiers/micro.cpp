@@ -16,7 +16,7 @@ class Micro : public Sparsifier {
   Micro(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
-        controller_(shape.target_k, values.at("micro_rule") == "intended") {
+        controller_(shape, values.at("micro_rule") == "intended") {
     require_target_k(shape, "micro");
     const Index n = shape.workers, N = shape.gradients;
     if (n > N) throw InputError("workers", "at most " + std::to_string(N) + " for micro (one gradient per partition)", std::to_string(n));
@@ -27,6 +27,8 @@ class Micro : public Sparsifier {
       start += sizes_.back();
     }
   }
+
+  Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index n = shape_.workers;

@@ -48,6 +48,8 @@ class OkTopk : public Sparsifier {
     require_target_k(shape, "oktopk");
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
     Selection selection;
@@ -64,11 +66,11 @@ class OkTopk : public Sparsifier {
 
     selection.selected.resize(static_cast<std::size_t>(n));
     std::vector<Index> counts(static_cast<std::size_t>(n));
-    for (std::int64_t worker = 0; worker < n; ++worker) {
+    accumulators.each_worker(n, [&](std::int64_t worker) {
       const std::size_t at = static_cast<std::size_t>(worker);
       if (exact) {
         std::vector<Index> top;
-        kernels.topk(accumulators.range(worker, 0, N), k, 0, top);
+        accumulators.topk(worker, 0, N, k, kernels, top);
         local_[at] = smallest_magnitude(accumulators, worker, top, N);
         work.one(worker, "topk", N, k, 0);
       } else if (variant_.raise_numerator > 0) {
@@ -82,7 +84,7 @@ class OkTopk : public Sparsifier {
       select_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]), selection.selected[at]);
       counts[at] = std::ssize(selection.selected[at]);
       work.one(worker, "threshold_select", N, counts[at], 0);
-    }
+    });
     selection.threshold = local_;
 
     Exchange& exchange = selection.exchange;

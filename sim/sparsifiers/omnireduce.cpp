@@ -34,24 +34,31 @@ class OmniReduce : public Sparsifier {
                          values.at("blocks_per_message").get<std::uint64_t>(), "columns of omnireduce"));
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+  bool keeps_residual() const override { return false; }
+
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, n = shape_.workers;
     const Index blocks = (N + block_ - 1) / block_;
     Selection selection;
     std::vector<std::vector<Index>> sent(static_cast<std::size_t>(n));  // blocks
-    std::vector<std::uint64_t> bytes;
-    for (std::int64_t worker = 0; worker < n; ++worker) {
+    std::vector<std::uint64_t> bytes(static_cast<std::size_t>(n));
+    // Blocks are looked at some at a time, so that accumulating and looking happen while they are in cache.
+    const Index together = std::max<Index>(1, tile_elements / block_);
+    accumulators.each_worker(n, [&](std::int64_t worker) {
       std::vector<Index>& own = sent[static_cast<std::size_t>(worker)];
-      std::uint64_t own_bytes = 0;
-      for (Index block = 0; block < blocks; ++block) {
-        const auto [begin, end] = elements_of(block);
-        if (block < columns_ || count_above(accumulators, kernels, worker, begin, end, threshold_) > 0) {
+      std::vector<float> largest;
+      for (Index first = 0; first < blocks; first += together) {
+        const Index last = std::min(blocks, first + together);
+        largest.resize(static_cast<std::size_t>(last - first));
+        kernels.block_maxima(accumulators.range(worker, first * block_, elements_of(last - 1).end), block_, largest);
+        for (Index block = first; block < last; ++block) {
+          if (block >= columns_ && !(largest[static_cast<std::size_t>(block - first)] > threshold_)) continue;
           own.push_back(block);
-          own_bytes += 4 * static_cast<std::uint64_t>(end - begin) + 4;
+          bytes[static_cast<std::size_t>(worker)] += 4 * static_cast<std::uint64_t>(elements_of(block).size()) + 4;
         }
       }
-      bytes.push_back(own_bytes);
-    }
+    });
     const std::vector<Index> united = kernels.unite(sent, blocks);
     std::uint64_t union_bytes = 0;
     for (const Index block : united) union_bytes += 4 * static_cast<std::uint64_t>(elements_of(block).end - elements_of(block).begin) + 4;
@@ -69,8 +76,10 @@ class OmniReduce : public Sparsifier {
       selection.everything = true;
       return selection;
     }
-    for (const auto& own : sent) selection.selected.push_back(expand(own));
-    selection.exchanged = expand(united);
+    // As blocks: the indices of nearly full vectors would take twice the memory of the vectors.
+    selection.block_elements = block_;
+    selection.selected = std::move(sent);
+    selection.exchanged = united;
     return selection;
   }
 
@@ -121,13 +130,6 @@ class OmniReduce : public Sparsifier {
     return {call};
   }
 
-  std::vector<Index> expand(const std::vector<Index>& blocks) const {
-    std::vector<Index> indices;
-    for (const Index block : blocks)
-      for (Index index = elements_of(block).begin; index < elements_of(block).end; ++index) indices.push_back(index);
-    return indices;
-  }
-
   ReplayShape shape_;
   static constexpr Index stretches_ = 8;
   Index block_, columns_ = 0;
@@ -159,10 +161,9 @@ SparsifierInfo describe_omnireduce() {
                        "message"),
       integer_parameter("blocks_per_message", 1, ">= 1", Json{{"minimum", 1}}, "blocks that are fused in one message")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<OmniReduce>(shape, values); };
-  info.state_bytes = [](const ReplayShape& shape, const Json&) {  // index lists of nearly full vectors
-    return checked_multiply(
-        checked_multiply(static_cast<std::uint64_t>(shape.workers) + 1, static_cast<std::uint64_t>(shape.gradients), "omnireduce"), 8,
-        "omnireduce");
+  info.state_bytes = [](const ReplayShape& shape, const Json& values) {  // lists of blocks
+    const std::uint64_t blocks = static_cast<std::uint64_t>(shape.gradients) / values.at("block_elements").get<std::uint64_t>() + 1;
+    return checked_multiply(checked_multiply(static_cast<std::uint64_t>(shape.workers) + 1, blocks, "omnireduce"), 8, "omnireduce");
   };
   return info;
 }

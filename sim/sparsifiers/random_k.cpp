@@ -22,15 +22,20 @@ class RandomK : public Sparsifier {
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
         pieces_(segments_of(shape, values)) {}
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+  bool keeps_residual() const override { return residual_; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const std::size_t n = static_cast<std::size_t>(shape_.workers);
-    (void)accumulators;  // nothing here depends on values
     Selection selection;
     selection.selected.resize(n);
     WorkLog work(shape_.workers);
     if (residual_) work.all("accumulate", N, N, 0);
-    for (std::size_t worker = 0; worker < (shared_ ? 1 : n); ++worker) {
+    // Nothing here depends on values.
+    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
+      const auto worker = static_cast<std::size_t>(at);
+      if (shared_ && worker > 0) return;
       Random random(stream_key(shape_.seed, "random_k", {static_cast<std::uint64_t>(iteration), worker}));
       for (const Segment& piece : pieces_) {
         const Index k = std::max<Index>(1, truncated(shape_.density, piece.size()));
@@ -45,7 +50,7 @@ class RandomK : public Sparsifier {
         }
         for (const Index index : drawn) selection.selected[worker].push_back(piece.begin + index);
       }
-    }
+    });
     if (shared_) std::fill(selection.selected.begin() + 1, selection.selected.end(), std::vector<Index>(selection.selected.front()));
     selection.exchanged = shared_ ? selection.selected.front() : kernels.unite(selection.selected, N);
     // Drawing with replacement still sends k values.

@@ -28,7 +28,7 @@ class Sage : public Sparsifier {
         first_threshold_(values.at("threshold").get<double>()) {
     if (first_threshold_ == 0) {
       require_target_k(shape, "sage without a given first threshold");
-      first_threshold_ = 1 / (2 * std::sqrt(static_cast<double>(shape.target_k)));
+      first_threshold_ = 1 / (2 * std::sqrt(shape.model_k()));
     }
     // Slovin's formula with a margin of 5 %.
     const double N = static_cast<double>(shape.gradients);
@@ -39,15 +39,19 @@ class Sage : public Sparsifier {
     layers_ = layer_segments(shape);
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    std::vector<double> alphas, betas, gammas, means, examined_densities;
-    std::vector<Index> examined_counts;
-    Index clamped = 0;
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
-      Worker& own = workers_[static_cast<std::size_t>(worker)];
+    const auto n = static_cast<std::size_t>(shape_.workers);
+    std::vector<double> alphas(n), betas(n), gammas(n), means(n), examined_densities(n);
+    std::vector<Index> examined_counts(n), clamped(n);
+    if (iteration > 0) selection.threshold.resize(n);
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
+      const auto at = static_cast<std::size_t>(worker);
+      Worker& own = workers_[at];
       const float mean = sample_mean(own.random, accumulators.range(worker, 0, N));
       float alpha = 1;
       double beta = 1, gamma = 1, examined = 0;
@@ -55,30 +59,33 @@ class Sage : public Sparsifier {
         alpha = mean / own.last_mean;
         if (!faithful_ && (mean == 0 || own.last_mean == 0)) {
           alpha = 1;
-          ++clamped;
+          clamped[at] = 1;
         }
         const float scaled = static_cast<float>(own.threshold) * alpha;
-        examined_counts.push_back(count_at_least(accumulators, kernels, worker, 0, N, scaled));
-        examined = static_cast<double>(examined_counts.back()) / static_cast<double>(N);
+        examined_counts[at] = count_at_least(accumulators, kernels, worker, 0, N, scaled);
+        examined = static_cast<double>(examined_counts[at]) / static_cast<double>(N);
         beta = 2 / (1 + std::exp(shape_.density - examined));
         const double ratio = examined / shape_.density;
         gamma = ratio < 0.1 ? 0.95 : ratio > 10 ? 1.05 : 1;
         own.threshold = scaled * static_cast<float>(beta) * static_cast<float>(gamma);
-        selection.threshold.push_back(own.threshold);
+        selection.threshold[at] = own.threshold;
       }
       if (faithful_ || mean != 0) own.last_mean = mean;
-      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(own.threshold),
-                      selection.selected[static_cast<std::size_t>(worker)]);
-      alphas.push_back(alpha);
-      betas.push_back(beta);
-      gammas.push_back(gamma);
-      means.push_back(mean);
-      examined_densities.push_back(examined);
-    }
+      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(own.threshold), selection.selected[at]);
+      alphas[at] = alpha;
+      betas[at] = beta;
+      gammas[at] = gamma;
+      means[at] = mean;
+      examined_densities[at] = examined;
+    });
     if (iteration == 0) selection.threshold = {first_threshold_};
-    selection.details["sage"] = {
-        {"alpha", alphas},     {"beta", betas},     {"gamma", gammas}, {"savg", means}, {"density_exam", examined_densities},
-        {"samp_sz", samples_}, {"clamped", clamped}};
+    selection.details["sage"] = {{"alpha", alphas},
+                                 {"beta", betas},
+                                 {"gamma", gammas},
+                                 {"savg", means},
+                                 {"density_exam", examined_densities},
+                                 {"samp_sz", samples_},
+                                 {"clamped", sum_of(clamped)}};
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     work.all("gather", samples_, samples_, 0);

@@ -57,6 +57,9 @@ class Sidco : public Sparsifier {
       before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
+  Accumulation accumulation() const override { return before_.empty() ? Accumulation::plain : Accumulation::stateful; }
+  bool keeps_residual() const override { return residual_; }
+
   void accumulate(std::int64_t worker, Index first, std::span<const float> gradient, float scale, std::span<float> accumulator,
                   const kernels::Kernels& kernels) override {
     if (!before_.empty()) std::copy(accumulator.begin(), accumulator.end(), before_of(worker) + first);
@@ -77,13 +80,14 @@ class Sidco : public Sparsifier {
     Selection selection;
     selection.selected.resize(n);
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
-    std::vector<std::int64_t> stages;
+    std::vector<std::int64_t> stages(n);
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    for (std::size_t worker = 0; worker < n; ++worker) {
+    if (pieces_.size() == 1) selection.threshold.resize(n);
+    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
+      const auto worker = static_cast<std::size_t>(at);
       Worker& state = workers_[worker];
-      stages.push_back(state.stages);
-      const auto at = static_cast<std::int64_t>(worker);
+      stages[worker] = state.stages;
       std::vector<Index>& own = selection.selected[worker];
       for (std::size_t p = 0; p < pieces_.size(); ++p) {
         const Segment& piece = pieces_[p];
@@ -93,9 +97,9 @@ class Sidco : public Sparsifier {
         counts[p][worker] = std::ssize(own) - before;
         work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
         if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / shape_.density);
-        if (pieces_.size() == 1) selection.threshold.push_back(threshold);
+        if (pieces_.size() == 1) selection.threshold[worker] = threshold;
       }
-    }
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
     const std::vector<Index> all = counts_of(selection.selected);
     work.each_of("gather", all, 0);

@@ -28,6 +28,8 @@ class TopK : public Sparsifier {
     by_piece_ = old_ || values.at("scope") != "global";
   }
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const double density = schedule_.density(iteration);
@@ -40,12 +42,13 @@ class TopK : public Sparsifier {
     Selection selection;
     if (scheduled_) selection.target_k = truncated(density, N);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    for (std::int64_t worker = 0; worker < shape_.workers; ++worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      for (std::size_t p = 0; p < pieces_.size(); ++p)
-        kernels.topk(accumulators.range(worker, pieces_[p].begin, pieces_[p].end), counts[p], pieces_[p].begin, own);
-      if (!by_piece_) selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
-    }
+    if (!by_piece_) selection.threshold.resize(selection.selected.size());
+    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
+      const auto at = static_cast<std::size_t>(worker);
+      std::vector<Index>& own = selection.selected[at];
+      for (std::size_t p = 0; p < pieces_.size(); ++p) accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels, own);
+      if (!by_piece_) selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
     const Index united = std::ssize(selection.exchanged);
     WorkLog work(shape_.workers);

@@ -19,15 +19,18 @@ class TopkDsa : public Sparsifier {
  public:
   explicit TopkDsa(const ReplayShape& shape) : shape_(shape) {}
 
+  Accumulation accumulation() const override { return Accumulation::plain; }
+
   Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(n));
-    for (std::int64_t worker = 0; worker < n; ++worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      kernels.topk(accumulators.range(worker, 0, N), k, 0, own);
-      selection.threshold.push_back(smallest_magnitude(accumulators, worker, own, N));
-    }
+    selection.threshold.resize(selection.selected.size());
+    accumulators.each_worker(n, [&](std::int64_t worker) {
+      const auto at = static_cast<std::size_t>(worker);
+      accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
+      selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+    });
     selection.exchanged = kernels.unite(selection.selected, N);
 
     const auto inside = [](const std::vector<Index>& list, const Segment& region) {
