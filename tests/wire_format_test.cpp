@@ -167,6 +167,26 @@ TEST_CASE("A bitmap needs to know which gradients a list is from") {
   CHECK(coded(told, "fp32", "bitmap", 1000).at("exchange").at(1).at("bytes") == 26);
 }
 
+TEST_CASE("Lists from a worker's own range need bits for the range alone") {
+  const traces::Trace trace = traces::Trace::open(experiments::find_trace("digits-cnn-8w"));
+  for (const std::string name : {"micro", "exdyna"}) {
+    ReplayOptions options;
+    options.sparsifier = name;
+    options.parameters = resolve_parameters(find_sparsifier(name), Json::object(), "", "");
+    options.workers = 8;
+    options.iterations = 1;
+    const Json record = Replay(trace, options).next();
+    std::uint64_t largest = 0;
+    for (const Json& range : record.at("range_of_worker"))
+      largest = std::max(largest, range.at(1).get<std::uint64_t>() - range.at(0).get<std::uint64_t>());
+    const Json made = coded(record, "fp32", "bitmap", static_cast<std::uint64_t>(trace.gradients()));
+    INFO(name);
+    CHECK(made.at("exchange").at(1).at("bytes") == (largest + 7) / 8);
+    CHECK(largest >= 34862 / 8);
+    CHECK(largest < 34862 / 2);
+  }
+}
+
 TEST_CASE("Replays tell how long their lists are, from the indices that were selected") {
   const traces::Trace trace = traces::Trace::open(experiments::find_trace("digits-cnn-8w"));
   for (const std::string name : {"topk", "hard_threshold", "cltk", "micro", "gaussiank"}) {

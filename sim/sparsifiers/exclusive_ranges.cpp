@@ -46,6 +46,10 @@ Selection select_in_exclusive_ranges(const ReplayShape& shape, const Accumulator
     selection.exchanged.insert(selection.exchanged.end(), selection.selected[worker].begin(), selection.selected[worker].end());
   selection.threshold = {threshold};
   selection.exchange = padded_index_exchange(counts, united, index_bytes);
+  Index largest = 0;
+  for (const Segment& range : ranges) largest = std::max(largest, range.size());
+  for (CollectiveCall& call : selection.exchange)
+    if (call.payload == "indices") call.index_range = static_cast<std::uint64_t>(largest);  // where the range is known, so is its offset
   work.all("gather", united, united, 2);
   work.all("zero", united, united, 3);
   selection.work = work.take();
