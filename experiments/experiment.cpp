@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "experiments/synthetic_trace.hpp"
+#include "experiments/timeline_fields.hpp"
 #include "sim/collective.hpp"
 #include "sim/sparsifier.hpp"
 #include "traces/synthesis.hpp"
@@ -206,26 +207,6 @@ sim::ReplayOptions replay_options(const Point& point, const SparsifierValue& spa
   return options;
 }
 
-/// The experiment's times, or the trace's.
-void compute_times(const Point& point, const traces::Trace& trace, const std::string& file, RunPoint& run) {
-  if (point.contains("compute")) {
-    const Json& compute = point.at("compute").value;
-    run.timeline.forward_time_s = compute.at("forward_time_s").get<double>();
-    run.timeline.backward_time_s = compute.at("backward_time_s").get<double>();
-    run.compute_origin = compute.at("origin").get<std::string>();
-    return;
-  }
-  const traces::TraceInfo& info = trace.info();
-  if (!info.forward_time_s || !info.backward_time_s)
-    throw InputError(file, "/compute", "forward and backward times, since the trace " + info.name + " has none", "no such key");
-  if (!(*info.forward_time_s + *info.backward_time_s > 0))
-    throw InputError(file, "/compute", "forward and backward times, since those of the trace " + info.name + " are 0", "no such key");
-  run.timeline.forward_time_s = *info.forward_time_s;
-  run.timeline.backward_time_s = *info.backward_time_s;
-  run.compute_origin =
-      "measured with the trace on " + (info.timing_device.empty() ? std::string("a device it does not name") : info.timing_device);
-}
-
 /// What an experiment names, found: a name that is not found is the experiment's mistake, so its place stands in the error.
 template <typename Find>
 auto at_place(const Written& place, const Find& find) {
@@ -371,6 +352,8 @@ Experiment Experiment::load(const fs::path& path) {
       for (const auto& [key, given] : value.at("parameters").items()) parameters[key] = given;
     value = {{"name", info.name}, {"parameters", parameters}};
   });
+  document.visit_field("timeline",
+                       [](Json& value, const Written& place, bool) { value = sim::resolve_timeline(value, place.file, place.pointer); });
   experiment.effective = document.json();
   for (const auto& [pointer, description] : described) experiment.effective[Json::json_pointer(pointer)] = description;
 
@@ -425,16 +408,16 @@ Experiment Experiment::load(const fs::path& path) {
       if (is_new) experiment.self_checks.push_back(check);
       run.self_check = static_cast<std::int64_t>(place->second);
     }
-    const auto [place, is_new] = replay_of.try_emplace(replay.key, experiment.replays.size());
+    const auto [found, is_new] = replay_of.try_emplace(replay.key, experiment.replays.size());
     if (is_new) experiment.replays.push_back(replay);
-    run.replay = place->second;
+    run.replay = found->second;
 
     run.platform = text("platform");
     run.profile = text("profile");
     run.profile_place = point.at("profile").file + ": " + point.at("profile").pointer;
     run.labels = point.labels;
     at_place(point.at("workers"), [&] { experiment.platforms.at(run.platform).check_workers(options.workers); });
-    compute_times(point, trace, file, run);
+    set_compute_times(point, trace, file, run);
     run.timeline.extrapolate_profile = point.at("extrapolate_profile").value.get<bool>();
     run.network = text("network");
     sim::CollectiveChoice& collectives = run.timeline.collectives;
@@ -474,6 +457,7 @@ Experiment Experiment::load(const fs::path& path) {
     run.identity["placement"] = run.placement;
     // It stands in the result, so a result that was asked for otherwise is another one.
     run.identity["expansion_requested"] = options.expansion;
+    set_timeline(experiment, replay, point, run);
     run.key = short_hash(run.identity);
     const auto [known, is_new_run] = run_of.try_emplace(run.key, experiment.runs.size());
     if (is_new_run)

@@ -42,7 +42,10 @@ struct RunPoint {
   std::string platform, profile;  // as named in the experiment
   sim::TimelineOptions timeline;
   std::string profile_place;  // FILE: POINTER of the profile, for errors
+  std::vector<double> forward_times_s, backward_times_s;  // one, or one per layer
   std::string compute_origin;
+  Json timeline_field, disturbance_field;  // as written out
+  double device_memory_GB = 0;             // 0: not stated
   std::string network;
   sim::WireFormat wire;
   std::string value_encoding, index_encoding;  // the same as text

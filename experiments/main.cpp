@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   experiments::add_status_command(program);
   experiments::add_replay_command(program);
   experiments::add_collective_command(program);
+  experiments::add_timeline_command(program);
   experiments::add_trace_command(program);
   experiments::add_measure_command(program);
   experiments::add_plot_command(program);

@@ -8,6 +8,8 @@
 
 #include "base/error.hpp"
 #include "experiments/environment.hpp"
+#include "experiments/observed_traffic.hpp"
+#include "experiments/timeline_fields.hpp"
 #include "sim/sparsifier.hpp"
 
 namespace sparscale::experiments {
@@ -108,7 +110,8 @@ const std::vector<Column>& result_columns() {
       {"error_feedback", "", "whether residuals are kept"},
       {"memory", "", "how the replay kept residuals: full, sample:FRACTION, f16, disk:FOLDER, recompute"},
       {"lr_in_accumulator", "", "whether the learning rate is in the accumulator"},
-      {"platform", "", "platform name, with the placement in brackets where it is not the platform's own"},
+      {"platform", "",
+       "platform name; in brackets the placement where it is not the platform's own, a timeline that is not sequential, a disturbance"},
       {"profile", "", "kernel profile name"},
       {"network_requested", "", "network back-end that the experiment asked for"},
       {"network", "", "network back-ends that timed the collectives, joined by +; none when nothing was sent"},
@@ -122,6 +125,9 @@ const std::vector<Column>& result_columns() {
       {"placement", "", "which worker runs on which device: consecutive, round_robin, random:SEED"},
       {"value_encoding", "", "how float32 values travel"},
       {"index_encoding", "", "how indices travel"},
+      {"timeline", "", "how the phases follow one another, as in 'sparscale list timelines'"},
+      {"timeline_options", "", "the timeline's options that differ from their defaults, compact JSON"},
+      {"disturbance", "", "jitter, stragglers and slowed links, compact JSON"},
       {"seed", "", "seed of the replay"},
       {"counts_origin", "", "captured (n <= W) or projected (n > W)"},
       {"kernel_times_origin", "", "measured or modelled, and whether extrapolated"},
@@ -157,15 +163,25 @@ const std::vector<Column>& result_columns() {
       {"index_exchange_time_s", "time", "counts, indices, plans; mean"},
       {"value_exchange_time_s", "time", "values, dense gradients; mean"},
       {"other_time_s", "time", "accumulate, unite, gather, zero, casts; mean"},
+      {"exposed_exchange_time_s", "time", "waiting for communication: index plus value exchange; mean"},
+      {"overlapped_time_s", "time", "communicating while computing, on the worker that is done last; mean"},
+      {"worker_spread_s", "time", "last worker's end minus first worker's end; mean"},
       {"speed_up", "time", "n x time of one worker that does not communicate / iteration time"},
       {"bytes_sent_per_worker_mean", "traffic", "mean over workers and iterations"},
       {"bytes_sent_per_worker_max", "traffic", "largest over workers, mean over iterations"},
-      {"messages_mean", "traffic", "messages of one iteration"}};
+      {"messages_mean", "traffic", "messages of one iteration"},
+      {"bytes_received_per_worker_max", "traffic", "largest over workers, mean over iterations"},
+      {"receive_buffer_bytes_max", "traffic", "the largest buffer that a call fills at a worker, over workers and iterations"},
+      {"device_link_bytes_mean", "traffic", "bytes over the devices' links (NVLink, PCIe), every crossing counted, mean over iterations"},
+      {"nic_bytes_mean", "traffic", "the same over NICs"},
+      {"network_link_bytes_mean", "traffic", "the same over the links of the network"},
+      {"global_link_bytes_mean", "traffic", "the same over the links between groups of a dragonfly"}};
   return columns;
 }
 
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
-                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire) {
+                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire,
+                  const std::vector<std::string>& critical_path) {
   const ReplayPoint& replay = experiment.replays.at(run.replay);
   Json expansion = replay_expansion;
   if (sim::find_sparsifier(replay.options.sparsifier).dense) {
@@ -195,8 +211,16 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
     series["index_exchange_time_s"].push_back(time.index_exchange_time_s);
     series["value_exchange_time_s"].push_back(time.value_exchange_time_s);
     series["other_time_s"].push_back(time.other_time_s);
+    series["exposed_exchange_time_s"].push_back(time.index_exchange_time_s + time.value_exchange_time_s);
+    series["overlapped_time_s"].push_back(time.overlapped_time_s);
+    series["worker_spread_s"].push_back(time.worker_spread_s);
     series["bytes_sent_per_worker_mean"].push_back(time.bytes_sent_mean);
     series["bytes_sent_per_worker_max"].push_back(time.bytes_sent_max);
+    series["bytes_received_per_worker_max"].push_back(
+        static_cast<double>(time.bytes_received.empty() ? 0 : *std::ranges::max_element(time.bytes_received)));
+    for (std::size_t of = 0; of < platforms::link_classes; ++of)
+      series[platforms::link_class_name(static_cast<platforms::LinkClass>(of)) + std::string("_bytes")].push_back(
+          static_cast<double>(time.class_bytes[of]));
     series["messages"].push_back(static_cast<double>(time.messages));
     networks.insert(time.networks.begin(), time.networks.end());
     extrapolated = extrapolated || time.extrapolated;
@@ -268,6 +292,15 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["reduce"] = algorithm(run.timeline.collectives.reduce);
   key["all_to_all"] = algorithm(run.timeline.collectives.all_to_all);
   key["gossip"] = algorithm(run.timeline.collectives.gossip);
+  key["timeline"] = run.timeline.mode;
+  key["timeline_options"] = changed_timeline_options(run.timeline_field);
+  key["disturbance"] = run.disturbance_field;
+  // Times of another timeline are another curve: curves and tables go by the platform's name.
+  std::vector<std::string> unlike;
+  if (run.timeline.mode != "sequential")
+    unlike.push_back(run.timeline.mode + (key["timeline_options"].empty() ? "" : " " + key["timeline_options"].dump()));
+  if (!run.disturbance_field.empty()) unlike.push_back("disturbed " + run.disturbance_field.dump());
+  if (!unlike.empty()) key["platform"] = key["platform"].get<std::string>() + " (" + join(unlike, ", ") + ")";
   key["seed"] = replay.options.seed;
   key["counts_origin"] = projected ? "projected" : "captured";
   key["kernel_times_origin"] = profile.origin() + (extrapolated ? ", extrapolated" : "");
@@ -307,8 +340,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   time["iteration_time_s_mean"] = average("iteration_time_s");
   time["iteration_time_s_p05"] = at_quantile("iteration_time_s", 0.05);
   time["iteration_time_s_p95"] = at_quantile("iteration_time_s", 0.95);
-  for (const char* phase :
-       {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+  for (const char* phase : {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s",
+                            "exposed_exchange_time_s", "overlapped_time_s", "worker_spread_s"})
     time[phase] = average(phase);
   time["speed_up"] = static_cast<double>(replay.options.workers) * (run.timeline.forward_time_s + run.timeline.backward_time_s) /
                      mean(series.at("iteration_time_s"));
@@ -317,6 +350,17 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   traffic["bytes_sent_per_worker_mean"] = average("bytes_sent_per_worker_mean");
   traffic["bytes_sent_per_worker_max"] = average("bytes_sent_per_worker_max");
   traffic["messages_mean"] = average("messages");
+  traffic["bytes_received_per_worker_max"] = average("bytes_received_per_worker_max");
+  const ObservedTraffic observed = observe_traffic(times);
+  const auto fullest = std::ranges::max_element(observed.receive_buffer_bytes);
+  traffic["receive_buffer_bytes_max"] = *fullest;
+  if (run.device_memory_GB > 0 && static_cast<double>(*fullest) > run.device_memory_GB * 1e9)
+    warnings.push_back("a call of " + replay.options.sparsifier + " at n = " + std::to_string(replay.options.workers) +
+                       " fills a receive buffer of " + rounded(static_cast<double>(*fullest) / 1e9, 3) + " GB on worker " +
+                       std::to_string(fullest - observed.receive_buffer_bytes.begin()) + ", more than the " +
+                       number_text(run.device_memory_GB) + " GB of a device");
+  for (const char* link_class : {"device_link", "nic", "network_link", "global_link"})
+    traffic[std::string(link_class) + "_bytes_mean"] = average((std::string(link_class) + "_bytes").c_str());
 
   Json written_series;
   for (const auto& [name, values] : series) {
@@ -334,6 +378,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
           {"expansion", expansion},
           {"self_check", self_check},
           {"warnings", warnings},
+          {"traffic", observed.document},
+          {"critical_path", critical_path},
           {"summary", {{"selection", selection}, {"time", time}, {"traffic", traffic}}},
           {"series", written_series}};
 }

@@ -19,9 +19,10 @@ struct Column {
 const std::vector<Column>& result_columns();
 
 /// One run: parameters, inputs, origins, warnings, series and summary. `expansion` and `self_check` as the replay stage wrote them,
-/// `wire` what its encoding did.
+/// `wire` what its encoding did, `critical_path` that of the last iteration in words.
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
-                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire = {});
+                  const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire = {},
+                  const std::vector<std::string>& critical_path = {});
 
 /// One row per run and metric group; numbers with the fewest digits that read back.
 std::string results_csv(const std::vector<Json>& run_documents);

@@ -14,6 +14,8 @@
 #include "experiments/progress.hpp"
 #include "experiments/results.hpp"
 #include "experiments/task_pool.hpp"
+#include "sim/disturbed_networks.hpp"
+#include "sim/iteration_view.hpp"
 #include "sim/network.hpp"
 #include "sim/sparsifier.hpp"
 
@@ -116,15 +118,19 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
       self_check =
           load_json(replay_header(directory, experiment.self_checks.at(static_cast<std::size_t>(run.self_check)).key)).at("self_check");
     const kernels::Profile& profile = experiment.profiles.at(run.profile);
-    const std::unique_ptr<sim::Network> network = sim::make_network(run.network, experiment.platform_of(run), replay.options.workers);
-    sim::Timeline timeline(profile, *network, run.timeline);
+    sim::DisturbedNetworks networks(run.network, experiment.platform_of(run), replay.options.workers, run.timeline.disturbance.slowed);
+    sim::Timeline timeline(
+        profile, [&](std::int64_t iteration) -> sim::Network& { return networks.at(iteration); }, run.timeline);
     std::vector<sim::IterationTime> times;
     times.reserve(records.size());
     const auto gradients = static_cast<std::uint64_t>(experiment.traces.at(replay.trace).gradients());
     sim::WireUse wire;
-    for (const Json& record : records)
+    for (const Json& record : records) {
+      timeline.keep_log(&record == &records.back());
       times.push_back(run.wire.is_plain() ? timeline.time(record) : timeline.time(sim::encoded_record(record, run.wire, gradients, wire)));
-    const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times, wire);
+    }
+    const Json document =
+        run_document(experiment, run, header.at("expansion"), self_check, records, times, wire, sim::critical_path(timeline.log()));
     write_file_atomic(run_file(directory, run.key), document.dump(1) + "\n");
   }
 }
@@ -465,6 +471,36 @@ std::vector<const RunPoint*> unfinished_runs(const Experiment& experiment, const
   for (const RunPoint& run : experiment.runs)
     if (!is_cached(run_file(directory, run.key), run.identity)) runs.push_back(&run);
   return runs;
+}
+
+TimedIteration time_iteration(const Experiment& experiment, const fs::path& directory, const std::string& run_id, std::int64_t iteration) {
+  TimedIteration timed;
+  const auto found = std::find_if(experiment.runs.begin(), experiment.runs.end(), [&](const RunPoint& run) { return run.key == run_id; });
+  if (run_id.empty() ? experiment.runs.size() != 1 : found == experiment.runs.end())
+    throw InputError("--run", "a run_id of " + (directory / "results.csv").string(),
+                     run_id.empty() ? "none, and " + std::to_string(experiment.runs.size()) + " runs" : '"' + run_id + '"');
+  timed.run = run_id.empty() ? 0 : static_cast<std::size_t>(found - experiment.runs.begin());
+  const RunPoint& run = experiment.runs[timed.run];
+  const ReplayPoint& replay = experiment.replays.at(run.replay);
+  if (!path_exists(replay_records(directory, replay.key)))
+    throw InputError(replay_records(directory, replay.key).string(), "", "the records of the run (sparscale run makes them)",
+                     "no such file");
+  const std::vector<Json> records = read_records(replay_records(directory, replay.key));
+  if (iteration < 0) iteration = std::ssize(records) - 1;
+  if (iteration >= std::ssize(records))
+    throw InputError("--iteration", "0 to " + std::to_string(std::ssize(records) - 1), std::to_string(iteration));
+  sim::DisturbedNetworks networks(run.network, experiment.platform_of(run), replay.options.workers, run.timeline.disturbance.slowed);
+  sim::Timeline timeline(
+      experiment.profiles.at(run.profile), [&](std::int64_t number) -> sim::Network& { return networks.at(number); }, run.timeline);
+  const auto gradients = static_cast<std::uint64_t>(experiment.traces.at(replay.trace).gradients());
+  sim::WireUse wire;
+  for (std::int64_t number = 0; number <= iteration; ++number) {
+    timeline.keep_log(number == iteration);
+    timed.time = timeline.time(sim::encoded_record(records[static_cast<std::size_t>(number)], run.wire, gradients, wire));
+  }
+  timed.log = timeline.log();
+  timed.goal = sim::goal_schedule(replay.options.workers, sim::goal_parts(timed.log, networks.at(iteration), run.timeline.gossip_seed));
+  return timed;
 }
 
 std::vector<std::string> summary_lines(const fs::path& directory) {

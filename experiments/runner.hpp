@@ -78,4 +78,17 @@ std::vector<const RunPoint*> unfinished_runs(const Experiment& experiment, const
 /// The summary lines of a finished directory (summary.json).
 std::vector<std::string> summary_lines(const std::filesystem::path& directory);
 
+/// What happened in one recorded iteration of a finished run, and the networks that it was timed on.
+struct TimedIteration {
+  std::size_t run = 0;  // index into Experiment::runs
+  sim::IterationTime time;
+  sim::IterationLog log;
+  std::string goal;  // its exchange as a GOAL schedule
+};
+
+/// Times a run of a result directory again, up to an iteration (-1: the last one). `run_id`: as in results.csv; empty: the only run. Errors:
+/// InputError when there is no such run or iteration or its replay is not in the directory.
+TimedIteration time_iteration(const Experiment& experiment, const std::filesystem::path& directory, const std::string& run_id,
+                              std::int64_t iteration);
+
 }  // namespace sparscale::experiments

@@ -52,6 +52,8 @@ void check_consistency(const Json& document, const std::string& file) {
     throw InputError(file, "/placement", "the key \"seed\" exactly when the order is random", placement.dump());
   if (document.contains("max_nodes") && !document.at("provenance").contains("max_nodes"))
     throw InputError(file, "/provenance", "the key \"max_nodes\" as /max_nodes is given", "no such key");
+  if (node.contains("device_memory_GB") && !document.at("provenance").contains("device_memory_GB"))
+    throw InputError(file, "/provenance", "the key \"device_memory_GB\" as /node/device_memory_GB is given", "no such key");
 }
 
 }  // namespace

@@ -44,6 +44,12 @@ struct Link {
   double latency_s = 0;
 };
 
+/// What a link belongs to: a device (NVLink, PCIe), a node's NIC, the network's links, those between the groups of a dragonfly.
+enum class LinkClass { device, nic, network, global };
+inline constexpr std::size_t link_classes = 4;
+/// device_link, nic, network_link, global_link.
+const char* link_class_name(LinkClass link_class);
+
 /// Links and routes of one platform with n workers placed on its devices. Routes are one-way: route(a, b) and route(b, a) use different
 /// (split-duplex) links. All back-ends take their routes from here.
 class Topology {
@@ -53,6 +59,11 @@ class Topology {
   std::int64_t workers() const { return workers_; }
   bool eager() const { return eager_; }  // Platform::eager
   const std::vector<Link>& links() const { return links_; }
+  LinkClass link_class(std::int64_t link) const;
+  /// The links of a node: of its devices and its NICs.
+  std::vector<std::int64_t> links_of_node(std::int64_t node) const;
+  /// Divides a link's bandwidth by `factor`.
+  void slow_link(std::int64_t link, double factor) { links_[static_cast<std::size_t>(link)].bandwidth_Bps /= factor; }
   /// The node of every worker, counted from 0.
   const std::vector<std::int64_t>& node_of_worker() const { return node_; }
   /// Link ids from one worker's device to another's; empty when they are the same worker. Worker number workers() is the switch at the root

@@ -114,6 +114,35 @@ void Topology::build_fabric(const Json& network, const std::string& file, std::i
   }
 }
 
+const char* link_class_name(LinkClass link_class) {
+  switch (link_class) {
+    case LinkClass::device:
+      return "device_link";
+    case LinkClass::nic:
+      return "nic";
+    case LinkClass::network:
+      return "network_link";
+    case LinkClass::global:
+      return "global_link";
+  }
+  return "";
+}
+
+LinkClass Topology::link_class(std::int64_t link) const {
+  if (link < first_nic_) return LinkClass::device;
+  if (link < first_fabric_) return LinkClass::nic;
+  return kind_ == Kind::dragonfly && link >= first_global_ ? LinkClass::global : LinkClass::network;
+}
+
+std::vector<std::int64_t> Topology::links_of_node(std::int64_t node) const {
+  std::vector<std::int64_t> links;
+  for (std::int64_t worker = 0; has_intra_ && worker < workers_; ++worker)
+    if (node_[static_cast<std::size_t>(worker)] == node) links.insert(links.end(), {2 * worker, 2 * worker + 1});
+  for (std::int64_t link = first_nic_ + 2 * nics_ * node; link < std::min(first_fabric_, first_nic_ + 2 * nics_ * (node + 1)); ++link)
+    links.push_back(link);
+  return links;
+}
+
 std::int32_t Topology::nic(std::int64_t worker, std::int64_t direction) const {
   const auto w = static_cast<std::size_t>(worker);
   return static_cast<std::int32_t>(first_nic_ + 2 * (node_[w] * nics_ + device_[w] % nics_) + direction);

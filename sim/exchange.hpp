@@ -35,6 +35,7 @@ struct CollectiveCall {
   /// Padded all-gather only: what each worker would hand in without padding (one per worker); empty elsewhere.
   std::vector<std::uint64_t> bytes_unpadded;
   std::int64_t root = 0;  // broadcast only
+  std::int64_t piece = -1;  // the piece of the gradient that it belongs to (Selection::piece_sizes); -1: all of it
   /// Payload values whose entries carry their index as well: bytes of the index and of the value of one entry. 0: values alone.
   std::uint64_t entry_index_bytes = 0, entry_value_bytes = 0;
   /// How many gradients the indices are taken from, when not all N: those of a tensor, of a region. 0: all.
@@ -47,8 +48,8 @@ struct CollectiveCall {
   /// Payload indices: the lists are what the workers selected, in order. Not written.
   bool lists_are_selections = true;
 
-  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes][, stream]}; bytes is a number when all
-  /// workers have the same, entry is [index bytes, value bytes].
+  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes][, stream][, piece]}; bytes is a number when
+  /// all workers have the same, entry is [index bytes, value bytes].
   Json to_json() const;
   static CollectiveCall from_json(const Json& json, std::int64_t workers);
   /// Bytes of every worker, n of them.

@@ -21,14 +21,17 @@ struct LinkUse {
 
 class Auto : public Network {
  public:
-  Auto(const platforms::Platform& platform, std::int64_t workers, const std::string& name)
+  Auto(const platforms::Platform& platform, std::int64_t workers, const std::string& name, const std::vector<SlowLink>& slow)
       : platform_(platform), topology_(platform_, workers) {
+    if (name == "nccl" && !slow.empty()) throw InputError("network", "simgrid, recurrence or auto where links are slowed", "nccl");
+    for (const SlowLink& one : slow) topology_.slow_link(one.link, one.factor);
     if (name == "nccl") nccl_ = make_nccl(platform_, topology_);
     if (name == "recurrence" || name == "auto") recurrence_ = make_recurrence(topology_);
     if (name == "simgrid" || name == "auto") simgrid_ = make_simgrid(topology_);
   }
 
   std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
+  const platforms::Topology& topology() const override { return topology_; }
 
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);
@@ -123,10 +126,11 @@ bool recurrence_is_exact(const Program& program, const platforms::Topology& topo
   });
 }
 
-std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers) {
+std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers,
+                                      const std::vector<SlowLink>& slow) {
   if (name != "simgrid" && name != "recurrence" && name != "auto" && name != "nccl")
     throw InputError("network", "one of auto, recurrence, simgrid, nccl", "\"" + name + "\"");
-  return std::make_unique<Auto>(platform, workers, name);
+  return std::make_unique<Auto>(platform, workers, name, slow);
 }
 
 }  // namespace sparscale::sim

@@ -26,12 +26,21 @@ class Network {
   virtual CollectiveTiming time(const Program& program, std::span<const double> start_s) = 0;
   /// The node of every worker, for algorithms that follow the nodes (CollectiveInput::node).
   virtual std::span<const std::int64_t> node_of_worker() const = 0;
+  /// The links and routes that it times.
+  virtual const platforms::Topology& topology() const = 0;
+};
+
+/// A link of which a factor of the bandwidth is missing.
+struct SlowLink {
+  std::int64_t link = 0;  // of the topology
+  double factor = 1;      // its bandwidth is divided by this
 };
 
 /// `name`: simgrid (reference), recurrence (refuses what it cannot time exactly: InputError), auto (recurrence where it is exact,
 /// simgrid elsewhere), nccl (a latency and bandwidth model of NCCL, docs/network.md; needs the platform's key nccl). `workers` devices of
-/// the platform are used.
-std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers);
+/// the platform are used. `slow`: changes to its links, which network nccl, a model of whole machines, refuses.
+std::unique_ptr<Network> make_network(const std::string& name, const platforms::Platform& platform, std::int64_t workers,
+                                      const std::vector<SlowLink>& slow = {});
 
 /// True when no two messages of this program can meet on a link, so that the recurrence is exact: all messages of a link leave one worker
 /// that never sends two at a time, or enter one worker that never receives two at a time. Says false where it cannot be sure. Cost:

@@ -62,6 +62,7 @@ class Nccl : public Network {
   }
 
   std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
+  const platforms::Topology& topology() const override { return topology_; }
 
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);

@@ -271,6 +271,7 @@ class SimGrid : public Network {
   explicit SimGrid(const platforms::Topology& topology) : topology_(topology), recurrence_(make_recurrence(topology)) {}
 
   std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
+  const platforms::Topology& topology() const override { return topology_; }
 
   CollectiveTiming time(const Program& program, std::span<const double> start_s) override {
     check_start(program, topology_, start_s);

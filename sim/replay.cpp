@@ -585,6 +585,7 @@ struct Replay::State : public AccumulatorView {
     const Exchange exchange = options.index_gaps && !selection.everything ? with_delta_bytes(selection) : selection.exchange;
     for (const CollectiveCall& call : exchange) json["exchange"].push_back(call.to_json());
     json["work"] = work_to_json(selection.work, n);
+    if (!selection.piece_sizes.empty()) json["piece_sizes"] = selection.piece_sizes;
     for (const auto& [key, value] : selection.details.items()) json[key] = value;
     if (options.hashes) {
       json["selected_sha256"] = Json::array();

@@ -60,6 +60,7 @@ struct KernelWork {
   Index elements = 0;
   Index selected = 0;
   std::int64_t before_call = 0;
+  std::int64_t piece = -1;  // the piece of the gradient that it belongs to (Selection::piece_sizes), -1: all of it
 };
 
 /// Which entries of its accumulator a worker adds to the result: those at every exchanged index, those that it selected itself, or those
@@ -84,6 +85,8 @@ struct Selection {
   std::optional<Index> target_k;             // k of this iteration when it differs from ReplayShape::target_k (schedules)
   Exchange exchange;
   std::vector<std::vector<KernelWork>> work;  // one list per worker, or one list for all
+  /// Elements of the pieces of the gradient, in order, when calls or work belong to pieces that could be exchanged one by one; else empty.
+  std::vector<Index> piece_sizes;
   Contribution contribution = Contribution::at_exchanged;
   Residual residual = Residual::rest;
   Json details = Json::object();  // further keys of the record (partitions, leader, ...)
@@ -126,6 +129,8 @@ struct SparsifierInfo {
   std::vector<Parameter> parameters;
   /// Dense exchanges keep no residual and select nothing.
   bool dense = false;
+  /// Calls and work say which piece of the gradient they belong to when the parameter scope is layer or bucket.
+  bool exchanges_by_scope = false;
   /// Makes one replay's state. `values` has every parameter of `parameters`, checked.
   std::function<std::unique_ptr<Sparsifier>(const ReplayShape& shape, const Json& values)> make;
   /// Memory of that state beyond the residuals, when it is not small.

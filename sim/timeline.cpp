@@ -4,15 +4,11 @@
 #include <numeric>
 
 #include "base/error.hpp"
+#include "sim/timelines/mode.hpp"
+#include "sim/traffic.hpp"
 
 namespace sparscale::sim {
 namespace {
-
-bool is_selection(const std::string& operation) {
-  return operation.starts_with("topk") || operation.starts_with("threshold_select") || operation == "count";
-}
-
-bool carries_indices(const std::string& payload) { return payload == "counts" || payload == "indices" || payload == "plan"; }
 
 const std::string& algorithm_of(const CollectiveChoice& choice, Operation operation) {
   switch (operation) {
@@ -38,74 +34,139 @@ const std::string& algorithm_of(const CollectiveChoice& choice, Operation operat
 
 }  // namespace
 
-Timeline::Timeline(const kernels::Profile& profile, Network& network, const TimelineOptions& options)
-    : profile_(profile), network_(network), options_(options) {}
-
-kernels::KernelTime Timeline::kernel_time(const std::string& operation, std::int64_t elements, std::int64_t selected) {
+double TimelineContext::kernel_s(std::size_t worker, const std::string& operation, std::int64_t elements, std::int64_t selected) {
   const auto [place, is_new] = kernel_times_.try_emplace({operation, elements, selected});
   if (is_new) place->second = profile_.time(operation, elements, selected, options_.extrapolate_profile);
-  return place->second;
+  result_.extrapolated = result_.extrapolated || place->second.extrapolated;
+  return place->second.time_s * factor(worker);
 }
 
-IterationTime Timeline::time(const Json& record) {
-  const std::string key = record.at("exchange").dump() + record.at("work").dump();
-  if (key == last_key_) return last_;
+CollectiveTiming TimelineContext::collective(const CollectiveCall& call, const std::vector<double>& start_s, const std::string& algorithm) {
+  const CollectiveAlgorithm& chosen =
+      find_collective(call.operation, algorithm.empty() ? algorithm_of(options_.collectives, call.operation) : algorithm);
+  const auto bytes = call.bytes_of_all(workers_, !call.bytes_unpadded.empty());
+  const std::int64_t round = call.operation == Operation::gossip ? iteration_ : 0;
+  const std::unique_ptr<Program> program =
+      chosen.make({bytes, call.root, network_->node_of_worker(), 0, round, call.operation == Operation::gossip ? options_.gossip_seed : 1,
+                   call.stream ? &*call.stream : nullptr});
+  CollectiveTiming timing = network_->time(*program, start_s);
 
-  const auto workers = record.at("workers").get<std::int64_t>();
-  std::vector<double> clock(static_cast<std::size_t>(workers), options_.forward_time_s + options_.backward_time_s);
-  IterationTime result;
-  result.forward_backward_time_s = options_.forward_time_s + options_.backward_time_s;
-  double latest = result.forward_backward_time_s;
-  const auto advance = [&](double& phase) {
-    const double now = *std::max_element(clock.begin(), clock.end());
-    phase += now - latest;
-    latest = now;
+  const auto add = [](std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
   };
+  const platforms::Topology& topology = network_->topology();
+  const bool by_nccl = timing.network == "nccl";
+  const Traffic traffic = traffic_of(*program, topology, timing.bytes_sent, by_nccl);
+  add(result_.bytes_sent, timing.bytes_sent);
+  add(result_.bytes_received, traffic.received);
+  add(link_bytes_, traffic.link_bytes);
+  const auto buffers = receive_buffers(call, workers_, by_nccl || chosen.name.find("padded") != std::string::npos, traffic.received);
+  for (std::size_t worker = 0; worker < buffers.size(); ++worker)
+    result_.receive_buffer_bytes[worker] = std::max(result_.receive_buffer_bytes[worker], buffers[worker]);
+  result_.messages += timing.messages;
+  if (timing.messages > 0) result_.networks.push_back(timing.network);
 
-  // Work items in order; their numbers are one for all workers or one per worker (work_to_json).
-  const auto number_of = [](const Json& numbers, std::size_t worker) {
-    return (numbers.is_array() ? numbers.at(worker) : numbers).get<std::int64_t>();
-  };
-  const auto do_work = [&](std::int64_t stage) {
-    for (const Json& item : record.at("work")) {
-      if (item.at("before_call").get<std::int64_t>() != stage) continue;
-      const auto& operation = item.at("operation").get_ref<const std::string&>();
-      const Json &elements = item.at("elements"), &selected = item.at("selected");
-      for (std::size_t worker = 0; worker < clock.size(); ++worker) {
-        const kernels::KernelTime spent = kernel_time(operation, number_of(elements, worker), number_of(selected, worker));
-        clock[worker] += spent.time_s;
-        result.extrapolated = result.extrapolated || spent.extrapolated;
-      }
-      advance(is_selection(operation) ? result.selection_time_s : result.other_time_s);
+  if (keep_log_) {
+    IterationLog::Call entry;
+    entry.name = operation_name(call.operation) + " " + call.payload + " (" + (by_nccl ? "nccl" : chosen.name) + ")";
+    entry.payload = call.payload;
+    entry.operation = call.operation;
+    entry.algorithm = chosen.name;
+    entry.bytes = bytes;
+    entry.root = call.root;
+    entry.round = round;
+    entry.begin_s = start_s;
+    entry.end_s = timing.end_s;
+    entry.class_bytes.assign(platforms::link_classes, 0);
+    for (std::size_t link = 0; link < traffic.link_bytes.size(); ++link) {
+      const auto id = static_cast<std::int64_t>(link);
+      entry.class_bytes[static_cast<std::size_t>(topology.link_class(id))] += traffic.link_bytes[link];
+      const double busy_s = static_cast<double>(traffic.link_bytes[link]) / topology.links()[link].bandwidth_Bps;
+      if (busy_s <= entry.busiest_link_s) continue;
+      entry.busiest_link_s = busy_s;
+      entry.busiest_link = topology.links()[link].name;
+      entry.busiest_class = platforms::link_class_name(topology.link_class(id));
     }
-  };
-
-  std::vector<std::uint64_t> sent(static_cast<std::size_t>(workers), 0);
-  std::int64_t stage = 0;
-  for (const Json& entry : record.at("exchange")) {
-    do_work(stage++);
-    const CollectiveCall call = CollectiveCall::from_json(entry, workers);
-    const CollectiveAlgorithm& algorithm = find_collective(call.operation, algorithm_of(options_.collectives, call.operation));
-    const auto bytes = call.bytes_of_all(workers, !call.bytes_unpadded.empty());
-    const std::unique_ptr<Program> program =
-        algorithm.make({bytes, call.root, network_.node_of_worker(), 0, 0, 1, call.stream ? &*call.stream : nullptr});
-    const CollectiveTiming timing = network_.time(*program, clock);
-    clock = timing.end_s;
-    advance(carries_indices(call.payload) ? result.index_exchange_time_s : result.value_exchange_time_s);
-    for (std::size_t worker = 0; worker < sent.size(); ++worker) sent[worker] += timing.bytes_sent[worker];
-    result.messages += timing.messages;
-    if (timing.messages > 0) result.networks.push_back(timing.network);
+    log_.calls.push_back(std::move(entry));
   }
-  do_work(stage);
-
-  result.iteration_time_s = latest;
-  result.bytes_sent_max = static_cast<double>(*std::max_element(sent.begin(), sent.end()));
-  result.bytes_sent_mean = static_cast<double>(std::accumulate(sent.begin(), sent.end(), std::uint64_t{0})) / static_cast<double>(workers);
-  std::sort(result.networks.begin(), result.networks.end());
-  result.networks.erase(std::unique(result.networks.begin(), result.networks.end()), result.networks.end());
-  last_key_ = key;
-  last_ = result;
-  return result;
+  return timing;
 }
+
+class TimelineState {
+ public:
+  TimelineState(const kernels::Profile& profile, Timeline::NetworkAt network, const TimelineOptions& options)
+      : options_(options),
+        mode_info_(find_timeline_mode(options.mode)),
+        network_(std::move(network)),
+        context_(profile, options_),
+        mode_(mode_info_.make()) {
+    if (mode_info_.needs_layers && options_.layers.empty())
+      throw InputError("timeline", "times of the layers, as the mode is " + options_.mode, "none");
+  }
+
+  IterationTime time(const Json& record) {
+    context_.iteration_ = iteration_++;
+    context_.workers_ = record.at("workers").get<std::int64_t>();
+    Network* const network = &network_(context_.iteration_);
+    // Consecutive iterations that send and compute the same take the same time, unless something else changes.
+    const std::string key = record.at("exchange").dump() + record.at("work").dump();
+    const bool stays = !mode_info_.carries_over && !options_.disturbance.of_workers();
+    if (stays && key == last_key_ && network == context_.network_ && (!context_.keep_log_ || logged_)) return context_.result_;
+    context_.network_ = network;
+    const auto n = static_cast<std::size_t>(context_.workers_);
+    if (options_.disturbance.of_workers()) context_.factors_ = options_.disturbance.factors(context_.iteration_, context_.workers_);
+    IterationTime& result = context_.result_;
+    result = {};
+    context_.log_ = {};
+    result.bytes_sent.assign(n, 0);
+    result.bytes_received = result.receive_buffer_bytes = result.bytes_sent;
+    const platforms::Topology& topology = network->topology();
+    context_.link_bytes_.assign(topology.links().size(), 0);
+    mode_->time(record, context_);
+
+    const auto& sent = result.bytes_sent;
+    result.bytes_sent_max = static_cast<double>(*std::max_element(sent.begin(), sent.end()));
+    result.bytes_sent_mean =
+        static_cast<double>(std::accumulate(sent.begin(), sent.end(), std::uint64_t{0})) / static_cast<double>(context_.workers_);
+    result.class_bytes.assign(platforms::link_classes, 0);
+    result.class_busiest_bytes = result.class_bytes;
+    for (std::size_t link = 0; link < context_.link_bytes_.size(); ++link) {
+      const auto of = static_cast<std::size_t>(topology.link_class(static_cast<std::int64_t>(link)));
+      result.class_bytes[of] += context_.link_bytes_[link];
+      result.class_busiest_bytes[of] = std::max(result.class_busiest_bytes[of], context_.link_bytes_[link]);
+    }
+    std::sort(result.networks.begin(), result.networks.end());
+    result.networks.erase(std::unique(result.networks.begin(), result.networks.end()), result.networks.end());
+    last_key_ = key;
+    logged_ = context_.keep_log_;
+    return result;
+  }
+
+  void keep_log(bool keep) { context_.keep_log_ = keep; }
+  const IterationLog& log() const { return context_.log_; }
+
+ private:
+  const TimelineOptions options_;
+  const TimelineModeInfo& mode_info_;
+  Timeline::NetworkAt network_;
+  TimelineContext context_;
+  std::unique_ptr<TimelineMode> mode_;
+  std::int64_t iteration_ = 0;
+  std::string last_key_;
+  bool logged_ = false;
+};
+
+Timeline::Timeline(const kernels::Profile& profile, Network& network, const TimelineOptions& options)
+    : Timeline(
+          profile, [&network](std::int64_t) -> Network& { return network; }, options) {}
+
+Timeline::Timeline(const kernels::Profile& profile, NetworkAt network, const TimelineOptions& options)
+    : state_(std::make_unique<TimelineState>(profile, std::move(network), options)) {}
+
+Timeline::~Timeline() = default;
+
+IterationTime Timeline::time(const Json& record) { return state_->time(record); }
+void Timeline::keep_log(bool keep) { state_->keep_log(keep); }
+const IterationLog& Timeline::log() const { return state_->log(); }
 
 }  // namespace sparscale::sim

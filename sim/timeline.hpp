@@ -2,73 +2,85 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/json.hpp"
 #include "kernels/profile.hpp"
 #include "sim/network.hpp"
+#include "sim/timeline_options.hpp"
 
 namespace sparscale::sim {
 
-/// The algorithm that carries out each operation of an exchange.
-struct CollectiveChoice {
-  std::string all_gather = "ring_padded";
-  std::string all_reduce = "ring";
-  std::string broadcast = "binomial";
-  std::string reduce_scatter = "ring";
-  std::string reduce = "binomial";
-  std::string all_to_all = "pairwise";
-  std::string gossip = "exponential";
-  std::string sparse_all_reduce = "streaming";
-};
-
-/// What a timeline needs besides the replay records.
-struct TimelineOptions {
-  double forward_time_s = 0;
-  double backward_time_s = 0;
-  CollectiveChoice collectives;
-  bool extrapolate_profile = false;
-};
-
-/// One iteration, seconds. The five phases add up to iteration_time_s: each is the growth of the latest worker's clock during that phase,
-/// so a worker that waits for a slower one is charged to what the slower one does.
+/// One iteration, seconds. The five phases add up to iteration_time_s (docs/timeline.md).
 struct IterationTime {
   double iteration_time_s = 0;
   double forward_backward_time_s = 0;
   double selection_time_s = 0;                     // threshold selection, top-k, counting
-  double index_exchange_time_s = 0;                // payloads counts, indices, plan
-  double value_exchange_time_s = 0;                // payloads values, gradient
+  double index_exchange_time_s = 0;                // payloads counts, indices, plan; where communication overlaps: only what is waited for
+  double value_exchange_time_s = 0;                // payloads values, gradient; likewise
   double other_time_s = 0;                         // accumulate, unite, gather, zero, casts
+  double overlapped_time_s = 0;                    // the latest worker communicates and computes at once
+  double worker_spread_s = 0;                      // last worker's end - first worker's end
   double bytes_sent_mean = 0, bytes_sent_max = 0;  // per worker
   std::uint64_t messages = 0;
   bool extrapolated = false;          // a kernel time lay outside the profile's range
   std::vector<std::string> networks;  // back-ends used, sorted, each once
+
+  std::vector<std::uint64_t> bytes_sent, bytes_received;        // per worker
+  std::vector<std::uint64_t> receive_buffer_bytes;              // per worker: the largest that a call fills
+  std::vector<std::uint64_t> class_bytes, class_busiest_bytes;  // per platforms::LinkClass: over all its links, over the busiest one
 };
 
-/// Phases one after another with blocking calls, as the reference implementations do; every worker enters a call when its own work is done.
-/// Source: the timers of those implementations synchronise around every region, so nothing overlaps.
+/// What happened in an iteration, for people and for tools that draw it.
+struct IterationLog {
+  enum class Kind { forward, backward, selection, other };
+  struct Segment {
+    double begin_s = 0, end_s = 0;
+    Kind kind = Kind::other;
+    std::string name;
+  };
+  struct Call {
+    std::string name, payload;
+    Operation operation = Operation::all_reduce;
+    std::string algorithm;
+    std::vector<std::uint64_t> bytes;  // that every worker hands in
+    std::int64_t root = 0, round = 0;
+    std::vector<double> begin_s, end_s;  // per worker
+    std::vector<std::uint64_t> class_bytes;
+    double busiest_link_s = 0;  // how long its busiest link transfers
+    std::string busiest_link, busiest_class;
+  };
+  double begin_s = 0, end_s = 0;              // of the iteration
+  std::vector<std::vector<Segment>> compute;  // per worker, in order
+  std::vector<Call> calls;
+};
+
+class TimelineState;
+
+/// Times the records of one replay, one after another, in the mode that the options name.
 class Timeline {
  public:
-  /// `profile` and `network` must outlive the timeline.
-  Timeline(const kernels::Profile& profile, Network& network, const TimelineOptions& options);
+  /// The network of a recorded iteration.
+  using NetworkAt = std::function<Network&(std::int64_t iteration)>;
 
-  /// Times one replay record (its keys workers, exchange, work). Errors: InputError outside the profile's range, RunError from the network.
-  /// Cost: O(workers x work items) plus the collectives.
+  /// `profile` and `network` must outlive the timeline. Errors: InputError on an unknown mode.
+  Timeline(const kernels::Profile& profile, Network& network, const TimelineOptions& options);
+  Timeline(const kernels::Profile& profile, NetworkAt network, const TimelineOptions& options);
+  ~Timeline();
+
+  /// Times the next replay record (its keys workers, exchange, work and, for some modes, sparsifier). Errors: InputError outside the
+  /// profile's range, RunError from the network. Cost: O(workers x (work items + layers)) plus the collectives.
   IterationTime time(const Json& record);
+  /// Keeps a log of the next iterations.
+  void keep_log(bool keep);
+  /// Of the last iteration, if it was kept.
+  const IterationLog& log() const;
 
  private:
-  kernels::KernelTime kernel_time(const std::string& operation, std::int64_t elements, std::int64_t selected);
-
-  const kernels::Profile& profile_;
-  Network& network_;
-  TimelineOptions options_;
-  std::map<std::tuple<std::string, std::int64_t, std::int64_t>, kernels::KernelTime> kernel_times_;
-  std::string last_key_;  // consecutive iterations that send and compute the same take the same time
-  IterationTime last_;
+  std::unique_ptr<TimelineState> state_;
 };
 
 }  // namespace sparscale::sim

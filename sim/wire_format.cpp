@@ -201,16 +201,16 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
           new_work[worker].push_back(std::move(item));
         }
   };
-  const auto cast = [&](const std::vector<std::uint64_t>& elements, std::int64_t before_call) {
+  const auto cast = [&](const std::vector<std::uint64_t>& elements, std::int64_t before_call, std::int64_t piece) {
     for (std::size_t worker = 0; worker < n; ++worker) {
       const auto count = static_cast<Index>(elements[elements.size() == 1 ? 0 : worker]);
-      if (count > 0) new_work[worker].push_back({"cast_half", count, count, before_call});
+      if (count > 0) new_work[worker].push_back({"cast_half", count, count, before_call, piece});
     }
   };
   std::vector<std::uint64_t> arrived;  // halved values of the call before, to be widened
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const CollectiveCall& call = calls[i];
-    if (!arrived.empty()) cast(arrived, std::ssize(exchange));
+    if (!arrived.empty()) cast(arrived, std::ssize(exchange), calls[i - 1].piece);
     arrived.clear();
     move_work(static_cast<std::int64_t>(i), std::ssize(exchange));
     if (recoder.recodes_values(call)) {
@@ -219,9 +219,9 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
       if (call.operation == Operation::broadcast) {
         std::vector<std::uint64_t> of_root(n, 0);
         of_root[static_cast<std::size_t>(call.root)] = entries.front();
-        cast(of_root, std::ssize(exchange));
+        cast(of_root, std::ssize(exchange), call.piece);
       } else {
-        cast(entries, std::ssize(exchange));
+        cast(entries, std::ssize(exchange), call.piece);
       }
       arrived = entries;
       if (call.operation == Operation::all_gather) {
@@ -251,11 +251,12 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
       lengths.payload = "counts";
       lengths.dtype = "int64";
       lengths.bytes = {8};
+      lengths.piece = call.piece;
       exchange.push_back(lengths.to_json());
     }
     exchange.push_back(recoder.recoded(call, use).to_json());
   }
-  if (!arrived.empty()) cast(arrived, std::ssize(exchange));
+  if (!arrived.empty()) cast(arrived, std::ssize(exchange), calls.back().piece);
   move_work(std::ssize(calls), std::ssize(exchange));
   Json made = record;
   made["exchange"] = std::move(exchange);

@@ -15,6 +15,7 @@ void add_check_command(CLI::App& program);
 void add_replay_command(CLI::App& program);
 void add_collective_command(CLI::App& program);
 void add_measure_command(CLI::App& program);
+void add_timeline_command(CLI::App& program);
 void add_trace_command(CLI::App& program);
 void add_status_command(CLI::App& program);
 void add_plot_command(CLI::App& program);

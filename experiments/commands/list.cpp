@@ -9,6 +9,7 @@
 #include "platforms/platform.hpp"
 #include "sim/collective.hpp"
 #include "sim/sparsifier.hpp"
+#include "sim/timelines/mode.hpp"
 
 namespace sparscale::experiments {
 namespace {
@@ -61,6 +62,17 @@ std::string list_traces() {
   return text;
 }
 
+std::string list_timelines() {
+  std::string text;
+  for (const sim::TimelineModeInfo& mode : sim::timeline_modes()) {
+    text += padded(mode.name, 14) + mode.title + "; " + mode.source;
+    std::string options;
+    for (const std::string& option : mode.options) options += (options.empty() ? "; options " : ", ") + option;
+    text += options + "\n";
+  }
+  return text;
+}
+
 std::string list_columns() {
   std::string text;
   for (const Column& column : result_columns())
@@ -73,9 +85,9 @@ std::string list_columns() {
 void add_list_command(CLI::App& program) {
   auto what = std::make_shared<std::string>();
   CLI::App* command = program.add_subcommand("list", "List what is there");
-  command->add_option("what", *what, "sparsifiers, collectives, platforms, profiles, figures, experiments, traces or columns")
+  command->add_option("what", *what, "sparsifiers, collectives, platforms, profiles, figures, experiments, traces, timelines or columns")
       ->required()
-      ->check(CLI::IsMember({"sparsifiers", "collectives", "platforms", "profiles", "figures", "experiments", "traces", "columns"}));
+      ->check(CLI::IsMember({"sparsifiers", "collectives", "platforms", "profiles", "figures", "experiments", "traces", "timelines", "columns"}));
   command->callback([what] {
     if (*what == "figures") {
       if (const int status = run_analysis_program("plot.py", {"--list"}, false); status != 0) throw CLI::RuntimeError(1);
@@ -87,6 +99,7 @@ void add_list_command(CLI::App& program) {
     if (*what == "profiles") write_output(list_profiles(), "");
     if (*what == "experiments") write_output(list_experiments(), "");
     if (*what == "traces") write_output(list_traces(), "");
+    if (*what == "timelines") write_output(list_timelines(), "");
     if (*what == "columns") write_output(list_columns(), "");
   });
 }

@@ -94,6 +94,7 @@ SparsifierInfo describe_cltk() {
           "beta of the low-pass filter on the residual; 1: no filter, as in the authors' code (ScaleCom uses about 0.1 with large "
           "batches)"),
       scope_parameter(), bucket_bytes_parameter(), index_bytes_parameter()};
+  info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<CltK>(part, values); });
   };

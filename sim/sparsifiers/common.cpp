@@ -242,6 +242,7 @@ class ByPieces : public Sparsifier {
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       Selection one = parts_[p]->select(iteration, PieceView(accumulators, pieces_[p].begin), kernels);
       const Index calls = std::ssize(all.exchange);
+      all.piece_sizes.push_back(pieces_[p].size());
       const auto append = [&](std::vector<Index>& to, const std::vector<Index>& from) {
         for (const Index index : from) to.push_back(pieces_[p].begin + index);
       };
@@ -254,10 +255,12 @@ class ByPieces : public Sparsifier {
       for (const CollectiveCall& call : one.exchange) {
         all.exchange.push_back(call);
         if (call.index_range == 0) all.exchange.back().index_range = static_cast<std::uint64_t>(pieces_[p].size());
+        all.exchange.back().piece = static_cast<std::int64_t>(p);
       }
       for (std::size_t worker = 0; worker < all.work.size() && !one.work.empty(); ++worker)
         for (KernelWork work : one.work[one.work.size() == 1 ? 0 : worker]) {
           work.before_call += calls;
+          work.piece = static_cast<std::int64_t>(p);
           all.work[worker].push_back(std::move(work));
         }
       k += one.target_k.value_or(std::ssize(one.exchanged));
@@ -466,21 +469,21 @@ Parameter fused_parameter(bool default_value, const std::string& whose) {
 // ---- kernel work ------------------------------------------------------------------------------------------------------------------
 
 void WorkLog::all(const std::string& operation, Index elements, Index selected, std::size_t before_call) {
-  for (auto& list : lists_) list.push_back({operation, elements, selected, static_cast<std::int64_t>(before_call)});
+  for (auto& list : lists_) list.push_back({operation, elements, selected, static_cast<std::int64_t>(before_call), piece_});
 }
 
 void WorkLog::each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call) {
   for (std::size_t worker = 0; worker < lists_.size(); ++worker)
-    lists_[worker].push_back({operation, elements, selected[worker], static_cast<std::int64_t>(before_call)});
+    lists_[worker].push_back({operation, elements, selected[worker], static_cast<std::int64_t>(before_call), piece_});
 }
 
 void WorkLog::each_of(const std::string& operation, std::span<const Index> counts, std::size_t before_call) {
   for (std::size_t worker = 0; worker < lists_.size(); ++worker)
-    lists_[worker].push_back({operation, counts[worker], counts[worker], static_cast<std::int64_t>(before_call)});
+    lists_[worker].push_back({operation, counts[worker], counts[worker], static_cast<std::int64_t>(before_call), piece_});
 }
 
 void WorkLog::one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call) {
-  lists_[static_cast<std::size_t>(worker)].push_back({operation, elements, selected, static_cast<std::int64_t>(before_call)});
+  lists_[static_cast<std::size_t>(worker)].push_back({operation, elements, selected, static_cast<std::int64_t>(before_call), piece_});
 }
 
 void finish_united_or_gathered(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels, bool old,
@@ -531,12 +534,12 @@ Json work_to_json(const std::vector<std::vector<KernelWork>>& work, std::int64_t
     std::vector<Index> elements, selected;
   };
   std::vector<Column> columns;
-  std::map<std::tuple<std::int64_t, std::string, std::int64_t>, std::size_t> places;
+  std::map<std::tuple<std::int64_t, std::string, std::int64_t, std::int64_t>, std::size_t> places;
   for (std::int64_t worker = 0; worker < workers && !work.empty(); ++worker) {
-    std::map<std::pair<std::int64_t, std::string>, std::int64_t> occurrences;
+    std::map<std::tuple<std::int64_t, std::string, std::int64_t>, std::int64_t> occurrences;
     for (const KernelWork& one : work[work.size() == 1 ? 0 : static_cast<std::size_t>(worker)]) {
-      const std::int64_t occurrence = occurrences[{one.before_call, one.operation}]++;
-      const auto [place, is_new] = places.try_emplace({one.before_call, one.operation, occurrence}, columns.size());
+      const std::int64_t occurrence = occurrences[{one.before_call, one.operation, one.piece}]++;
+      const auto [place, is_new] = places.try_emplace({one.before_call, one.operation, one.piece, occurrence}, columns.size());
       if (is_new)
         columns.push_back(
             {one, std::vector<Index>(static_cast<std::size_t>(workers)), std::vector<Index>(static_cast<std::size_t>(workers))});
@@ -546,11 +549,13 @@ Json work_to_json(const std::vector<std::vector<KernelWork>>& work, std::int64_t
   }
   std::stable_sort(columns.begin(), columns.end(), [](const Column& a, const Column& b) { return a.key.before_call < b.key.before_call; });
   Json list = Json::array();
-  for (const Column& column : columns)
+  for (const Column& column : columns) {
     list.push_back({{"operation", column.key.operation},
                     {"before_call", column.key.before_call},
                     {"elements", compact(column.elements)},
                     {"selected", compact(column.selected)}});
+    if (column.key.piece >= 0) list.back()["piece"] = column.key.piece;
+  }
   return list;
 }
 
@@ -564,7 +569,8 @@ std::vector<std::vector<KernelWork>> work_from_json(const Json& json, std::int64
     for (std::int64_t worker = 0; worker < workers; ++worker)
       work[static_cast<std::size_t>(worker)].push_back(
           {one.at("operation").get<std::string>(), number_at(one, "elements", entry, worker, workers),
-           number_at(one, "selected", entry, worker, workers), number_at(one, "before_call", entry, worker, workers)});
+           number_at(one, "selected", entry, worker, workers), number_at(one, "before_call", entry, worker, workers),
+           one.contains("piece") ? number_at(one, "piece", entry, worker, workers) : -1});
   }
   return work;
 }

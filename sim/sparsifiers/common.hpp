@@ -134,6 +134,8 @@ Parameter fused_parameter(bool default_value, const std::string& whose);
 class WorkLog {
  public:
   explicit WorkLog(std::int64_t workers) : lists_(static_cast<std::size_t>(workers)) {}
+  /// What follows belongs to this piece of the gradient; -1: to all of it.
+  void set_piece(std::int64_t piece) { piece_ = piece; }
   void all(const std::string& operation, Index elements, Index selected, std::size_t before_call);
   void each(const std::string& operation, Index elements, std::span<const Index> selected, std::size_t before_call);
   void one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call);
@@ -143,6 +145,7 @@ class WorkLog {
 
  private:
   std::vector<std::vector<KernelWork>> lists_;
+  std::int64_t piece_ = -1;
 };
 
 /// What hard_threshold and sage do after selecting: unites, fills exchanged, exchange, contribution and work; `old`: the 2023a generation.

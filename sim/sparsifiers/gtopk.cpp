@@ -127,6 +127,7 @@ SparsifierInfo describe_gtopk() {
       density_schedule_parameter(" (the authors' code: 0.004 in the first epoch)"),
       {"entry_bytes", 16, "8 | 12 | 16", "bytes of one index and value (16: both as float64, as the authors' arrays are promoted)",
        Json{{"enum", Json::array({8, 12, 16})}}}};
+  info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<GTopK>(part, values); });
   };

@@ -279,6 +279,7 @@ SparsifierInfo describe_oktopk() {
                      integer_parameter("dense_iterations", 0, ">= 0", Json{{"minimum", 0}},
                                        "first iterations that exchange densely (the authors': 512 in vgg, 128 in lstm)"),
                      scope_parameter(), bucket_bytes_parameter()};
+  info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<OkTopk>(part, values); });
   };

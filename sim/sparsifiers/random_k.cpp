@@ -20,7 +20,8 @@ class RandomK : public Sparsifier {
         residual_(values.at("residual").get<bool>()),
         replacement_(values.at("replacement").get<bool>()),
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
-        pieces_(segments_of(shape, values)) {}
+        pieces_(segments_of(shape, values)),
+        by_scope_(values.at("scope") != "global") {}
 
   Accumulation accumulation() const override { return Accumulation::plain; }
   bool keeps_residual() const override { return residual_; }
@@ -56,6 +57,8 @@ class RandomK : public Sparsifier {
     // Drawing with replacement still sends k values.
     for (const Segment& piece : pieces_) {
       const Index k = std::max<Index>(1, truncated(shape_.density, piece.size()));
+      const std::size_t first_call = selection.exchange.size();
+      if (by_scope_) work.set_piece(std::ssize(selection.piece_sizes));
       work.all("gather", k, k, selection.exchange.size());
       if (shared_) {
         selection.exchange.push_back(all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(k)));
@@ -66,6 +69,9 @@ class RandomK : public Sparsifier {
         work.all("unite", shape_.workers * k, last - first, selection.exchange.size());
       }
       if (residual_) work.all("zero", k, k, selection.exchange.size());
+      for (std::size_t call = first_call; by_scope_ && call < selection.exchange.size(); ++call)
+        selection.exchange[call].piece = std::ssize(selection.piece_sizes);
+      if (by_scope_) selection.piece_sizes.push_back(piece.size());
     }
     selection.contribution = shared_ ? Contribution::at_exchanged : Contribution::at_own_selection;
     if (!residual_) selection.residual = Residual::cleared;
@@ -78,6 +84,7 @@ class RandomK : public Sparsifier {
   bool shared_, residual_, replacement_;
   std::int64_t index_bytes_;
   std::vector<Segment> pieces_;
+  bool by_scope_;
 };
 
 }  // namespace
@@ -97,6 +104,7 @@ SparsifierInfo describe_random_k() {
       scope_parameter(),
       bucket_bytes_parameter(),
       index_bytes_parameter(4)};
+  info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<RandomK>(shape, values); };
   return info;
 }

@@ -3,6 +3,7 @@
 // Rule:     each worker selects its k = trunc(d N) largest |a|, ties to the lower index. k = 0 selects nothing. By layer or bucket (and in
 //           generation 2023a, which goes by layer): max(1, trunc(d N_piece)) of each piece.
 // Exchange: all-gather of k indices, sort and unique, all-reduce of the values at the union of U indices. Residuals become 0 at the union.
+//           By layer or bucket with fused = false, each piece has these calls of its own, one piece after the other.
 //           2023a: all-gather of values and of indices; residuals become 0 at the own selection.
 // Cost:     top-k over N on every worker; k <= U <= min(N, n k): the build-up grows with n.
 #include <algorithm>
@@ -26,6 +27,9 @@ class TopK : public Sparsifier {
       throw InputError("scope", "layer or the default with generation 2023a, which goes tensor by tensor", "bucket");
     if (old_) pieces_ = layer_segments(shape);
     by_piece_ = old_ || values.at("scope") != "global";
+    alone_ = !values.at("fused").get<bool>();
+    if (alone_ && (old_ || !by_piece_))
+      throw InputError("fused", "true unless scope is layer or bucket and generation is current", "false");
   }
 
   Accumulation accumulation() const override { return Accumulation::plain; }
@@ -41,6 +45,7 @@ class TopK : public Sparsifier {
     const Index k = sum_of(counts);
     Selection selection;
     if (scheduled_) selection.target_k = truncated(density, N);
+    if (alone_) selection.target_k = k;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     if (!by_piece_) selection.threshold.resize(selection.selected.size());
     accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
@@ -53,7 +58,14 @@ class TopK : public Sparsifier {
     const Index united = std::ssize(selection.exchanged);
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
-    for (std::size_t p = 0; p < pieces_.size(); ++p) work.all("topk", pieces_[p].size(), counts[p], 0);
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      if (by_piece_ && !old_) {
+        work.set_piece(static_cast<std::int64_t>(p));
+        selection.piece_sizes.push_back(pieces_[p].size());
+      }
+      work.all("topk", pieces_[p].size(), counts[p], 0);
+    }
+    work.set_piece(-1);
     if (old_) {
       selection.exchange = gathered_exchange(k, index_bytes_);
       selection.contribution = Contribution::at_own_selection;
@@ -78,7 +90,7 @@ class TopK : public Sparsifier {
   std::int64_t index_bytes_;
   bool old_;
   std::vector<Segment> pieces_;
-  bool by_piece_ = false;
+  bool by_piece_ = false, alone_ = false;  // alone: this is one of the pieces, with an exchange of its own
 };
 
 }  // namespace
@@ -91,9 +103,17 @@ SparsifierInfo describe_topk() {
   info.rule = "Each worker selects its k largest |a|.";
   info.exchange = "all-gather of indices (8k), all-reduce of values at the union (4U)";
   info.cost = "top-k over N on every worker; U grows with n";
-  info.parameters = {generation_parameter(), scope_parameter(), bucket_bytes_parameter(), density_schedule_parameter(),
-                     index_bytes_by_generation_parameter()};
-  info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<TopK>(shape, values); };
+  info.parameters = {generation_parameter(),
+                     scope_parameter(),
+                     bucket_bytes_parameter(),
+                     density_schedule_parameter(),
+                     index_bytes_by_generation_parameter(),
+                     fused_parameter(true, " (scope layer or bucket)")};
+  info.exchanges_by_scope = true;
+  info.make = [](const ReplayShape& shape, const Json& values) -> std::unique_ptr<Sparsifier> {
+    if (values.at("fused").get<bool>()) return std::make_unique<TopK>(shape, values);
+    return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<TopK>(part, values); });
+  };
   return info;
 }
 

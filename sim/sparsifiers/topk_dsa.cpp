@@ -106,6 +106,7 @@ SparsifierInfo describe_topk_dsa() {
       "all-to-all of sizes and of entries (8 bytes each), all-gather of sizes and of the sums (8 bytes each, or dense when many)";
   info.cost = "top-k over N on every worker, summing of a region; U grows with n";
   info.parameters = {scope_parameter(), bucket_bytes_parameter()};
+  info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [](const ReplayShape& part) { return std::make_unique<TopkDsa>(part); });
   };

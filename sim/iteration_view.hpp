@@ -1,0 +1,35 @@
+// An iteration for people and for other tools: its critical path in words, as a trace of events, as a schedule of messages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.hpp"
+#include "sim/timeline.hpp"
+
+namespace sparscale::sim {
+
+/// What the end of the iteration waited for, from its begin on, a line for each worker and call: which worker, which phases, which
+/// collective, which class of links. Inside a call the path goes to the worker that entered it last (of those that entered before it was
+/// over).
+std::vector<std::string> critical_path(const IterationLog& log);
+
+/// Chrome's trace format (Perfetto, chrome://tracing): a process per worker with the tracks compute and communicate; ts and dur in
+/// microseconds from the first event.
+Json event_trace(const IterationLog& log);
+
+/// A part of a schedule: what each worker computes (nanoseconds, one per worker or none), then a message program (or none).
+struct GoalPart {
+  std::vector<std::uint64_t> compute_ns;
+  std::shared_ptr<const Program> program;
+};
+
+/// GOAL text for LogGOPSim (its txt2bin reads it): a rank per worker, further ones for aggregating switches. Messages of a step start when
+/// those of the step before are through. Cost O(messages). Errors: RunError when a message is received that nobody sends.
+std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts);
+/// The calls of an iteration with the time between them as computing.
+std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, std::uint64_t gossip_seed);
+
+}  // namespace sparscale::sim

@@ -1,0 +1,250 @@
+// One iteration as words, as a trace of events and as a GOAL schedule.
+#include "sim/iteration_view.hpp"
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "tests/catch.hpp"
+
+using namespace sparscale;
+using namespace sparscale::sim;
+
+namespace {
+
+kernels::Profile hand_profile() {
+  Json document = parse_json(
+      R"({"schema_version":1,"name":"hand","device":"paper","origin":"measured","provenance":"made up","context":{},"records":[]})",
+      "hand");
+  for (const char* operation : {"topk", "unite"})
+    for (const auto& [elements, time_s] : {std::pair{100, 1e-6}, std::pair{1000, 4e-6}})
+      for (const int selected : {0, elements})
+        document["records"].push_back({{"operation", operation},
+                                       {"backend", "hand"},
+                                       {"elements", elements},
+                                       {"selected", selected},
+                                       {"density", static_cast<double>(selected) / elements},
+                                       {"median_s", time_s},
+                                       {"q25_s", time_s},
+                                       {"q75_s", time_s},
+                                       {"samples", 1},
+                                       {"bytes", 4 * elements}});
+  return kernels::Profile::parse(document.dump(), "hand.json");
+}
+
+// Two workers; the second selects for longer.
+IterationLog sequential_log(Network& network) {
+  static const kernels::Profile profile = hand_profile();
+  TimelineOptions options;
+  options.forward_time_s = 10e-6;
+  options.backward_time_s = 20e-6;
+  Timeline timeline(profile, network, options);
+  timeline.keep_log(true);
+  timeline.time({{"workers", 2},
+                 {"exchange", parse_json(R"([{"op":"all_gather","payload":"indices","dtype":"int64","bytes":[1100000,550000]},
+                                             {"op":"all_reduce","payload":"values","dtype":"float32","bytes":400}])",
+                                         "exchange")},
+                 {"work", parse_json(R"([{"operation":"topk","before_call":0,"elements":[100,1000],"selected":[10,10]},
+                                         {"operation":"unite","before_call":1,"elements":100,"selected":10}])",
+                                     "work")}});
+  return timeline.log();
+}
+
+platforms::Platform crossbar() { return platforms::Platform::load(platforms::find_platform("crossbar-100g")); }
+
+// A reader of GOAL text as txt2bin reads it: operations by label, and what each requires.
+struct Goal {
+  struct Operation {
+    std::string kind;
+    std::uint64_t size = 0;
+    std::int64_t peer = -1, tag = 0;
+    std::vector<std::string> requires_labels;
+  };
+  std::int64_t num_ranks = 0;
+  std::map<std::int64_t, std::map<std::string, Operation>> ranks;
+
+  explicit Goal(const std::string& text) {
+    std::istringstream lines(text);
+    std::string line;
+    std::int64_t rank = -1;
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::string word;
+      if (!(words >> word)) continue;
+      if (word == "num_ranks") {
+        REQUIRE(words >> num_ranks);
+      } else if (word == "rank") {
+        REQUIRE(words >> rank);
+        ranks[rank];
+      } else if (word == "}") {
+        rank = -1;
+      } else if (word.back() == ':') {
+        REQUIRE(rank >= 0);
+        Operation operation;
+        std::string size, direction, tag;
+        REQUIRE(words >> operation.kind >> size);
+        operation.size = std::stoull(size);
+        if (operation.kind != "calc") {
+          REQUIRE(size.back() == 'b');
+          REQUIRE(words >> direction >> operation.peer >> tag >> operation.tag);
+          REQUIRE(direction == (operation.kind == "send" ? "to" : "from"));
+          REQUIRE(tag == "tag");
+        }
+        REQUIRE(ranks[rank].emplace(word.substr(0, word.size() - 1), operation).second);
+      } else {
+        std::string verb, label;
+        REQUIRE(words >> verb >> label);
+        REQUIRE(verb == "requires");
+        REQUIRE(ranks[rank].contains(label));  // labels are known before they are named
+        ranks[rank].at(word).requires_labels.push_back(label);
+      }
+    }
+  }
+
+  // Runs the schedule: an operation when what it requires is over, a receive when its message has been sent. Returns the time at which each
+  // rank is through when a message takes alpha + bytes / bandwidth from when both ends are ready.
+  std::vector<double> run(double alpha_s, double bandwidth_Bps) const {
+    std::map<std::pair<std::int64_t, std::string>, double> done;
+    using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // from, to, tag
+    std::map<Key, std::vector<std::pair<std::string, double>>> sends, receives;
+    std::set<std::pair<std::int64_t, std::string>> posted;
+    std::vector<double> end(static_cast<std::size_t>(num_ranks), 0);
+    std::size_t all = 0;
+    for (const auto& [rank, operations] : ranks) all += operations.size();
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const auto& [rank, operations] : ranks)
+        for (const auto& [label, operation] : operations) {
+          if (posted.contains({rank, label})) continue;
+          double ready = 0;
+          bool held = false;
+          for (const std::string& other : operation.requires_labels) {
+            const auto found = done.find({rank, other});
+            held = held || found == done.end();
+            if (!held) ready = std::max(ready, found->second);
+          }
+          if (held) continue;
+          posted.insert({rank, label});
+          moved = true;
+          if (operation.kind == "calc")
+            done[{rank, label}] = ready + static_cast<double>(operation.size) * 1e-9;
+          else if (operation.kind == "send")
+            sends[{rank, operation.peer, operation.tag}].push_back({label, ready});
+          else
+            receives[{operation.peer, rank, operation.tag}].push_back({label, ready});
+        }
+      for (auto& [key, list] : sends) {
+        auto& waiting = receives[key];
+        const auto [from, to, tag] = key;
+        while (!list.empty() && !waiting.empty()) {
+          const auto& send = ranks.at(from).at(list.front().first);
+          REQUIRE(send.size == ranks.at(to).at(waiting.front().first).size);
+          const double over =
+              std::max(list.front().second, waiting.front().second) + alpha_s + static_cast<double>(send.size) / bandwidth_Bps;
+          done[{from, list.front().first}] = done[{to, waiting.front().first}] = over;
+          list.erase(list.begin());
+          waiting.erase(waiting.begin());
+          moved = true;
+        }
+      }
+    }
+    CHECK(done.size() == all);
+    for (const auto& [key, time] : done)
+      end[static_cast<std::size_t>(key.first)] = std::max(end[static_cast<std::size_t>(key.first)], time);
+    return end;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("The critical path names workers, phases, collectives and classes of links") {
+  const auto network = make_network("auto", crossbar(), 2);
+  const std::vector<std::string> path = critical_path(sequential_log(*network));
+  REQUIRE(path.size() == 4);
+  CHECK(path[0] == "worker 1: forward 10 us, backward 20 us, topk 4 us");
+  CHECK(path[1] ==
+        "all_gather indices (ring_padded), entered last by worker 1: 104 us, bound by links of class nic (node0.nic0.up transfers for 100 "
+        "us)");
+  CHECK_THAT(path[2], ContainsSubstring("unite 1 us"));
+  CHECK_THAT(path[3], ContainsSubstring("all_reduce values (ring), entered last by worker") && ContainsSubstring("mostly latency"));
+}
+
+TEST_CASE("The trace of events parses, its events nest and have the timeline's times") {
+  const auto network = make_network("auto", crossbar(), 2);
+  const IterationLog log = sequential_log(*network);
+  const Json trace = parse_json(event_trace(log).dump(), "trace");
+  std::map<std::pair<std::int64_t, std::int64_t>, double> until;  // track -> end of its last event
+  std::set<std::string> tracks, workers;
+  double last = 0, computed = 0;
+  std::size_t calls = 0;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "M") {
+      (event.at("name") == "thread_name" ? tracks : workers).insert(event.at("args").at("name").get<std::string>());
+      continue;
+    }
+    REQUIRE(event.at("ph") == "X");
+    const std::pair track{event.at("pid").get<std::int64_t>(), event.at("tid").get<std::int64_t>()};
+    const double begin = event.at("ts").get<double>(), end = begin + event.at("dur").get<double>();
+    CHECK(event.at("dur").get<double>() > 0);
+    CHECK(begin >= until[track] - 1e-9);  // one after the other on each track
+    until[track] = end;
+    last = std::max(last, end);
+    if (track == std::pair<std::int64_t, std::int64_t>{1, 0}) computed += event.at("dur").get<double>();
+    if (event.at("cat") == "communication") {
+      CHECK(event.at("args").at("bytes").is_number());
+      ++calls;
+    }
+  }
+  CHECK(tracks == std::set<std::string>{"compute", "communicate"});
+  CHECK(workers == std::set<std::string>{"worker 0", "worker 1"});
+  CHECK(calls == 4);
+  CHECK(last == Approx((log.end_s - log.begin_s) * 1e6));
+  CHECK(computed == Approx(35));  // worker 1: 10 + 20 + 4 + 1
+}
+
+TEST_CASE("A GOAL schedule keeps every byte and order: run by its own rules it takes the timeline's time") {
+  const double alpha_s = 4e-6, bandwidth_Bps = 11e9;
+  const auto network = make_network("auto", crossbar(), 2);
+  const IterationLog log = sequential_log(*network);
+  const Goal goal(goal_schedule(2, goal_parts(log, *network, 1)));
+  CHECK(goal.num_ranks == 2);
+  std::uint64_t sent = 0, received = 0;
+  for (const auto& [rank, operations] : goal.ranks)
+    for (const auto& [label, operation] : operations) {
+      if (operation.kind == "send") sent += operation.size;
+      if (operation.kind == "recv") received += operation.size;
+    }
+  CHECK(sent == 2 * (1100000 + 400));
+  CHECK(received == sent);
+  const std::vector<double> end = goal.run(alpha_s, bandwidth_Bps);
+  CHECK(end[0] == Approx(log.calls.back().end_s[0]).margin(2e-9));  // calc is in whole nanoseconds
+  CHECK(end[1] == Approx(log.calls.back().end_s[1]).margin(2e-9));
+}
+
+TEST_CASE("Every collective's GOAL schedule can be run to its end") {
+  std::size_t compared = 0;
+  for (const CollectiveAlgorithm& algorithm : collective_algorithms())
+    for (const std::int64_t n : {2, 4, 8}) {
+      INFO(operation_name(algorithm.operation) + " " + algorithm.name + " on " + std::to_string(n));
+      const auto network = make_network("auto", crossbar(), n);
+      const std::vector<std::uint64_t> bytes(static_cast<std::size_t>(n), 4096);
+      const std::shared_ptr<const Program> program = algorithm.make(bytes, 0, network->node_of_worker());
+      const Goal goal(goal_schedule(n, {{std::vector<std::uint64_t>(static_cast<std::size_t>(n), 1000), program}}));
+      CHECK(goal.num_ranks == n + program->switches());
+      const std::vector<double> end = goal.run(4e-6, 11e9);
+      const CollectiveTiming timing = network->time(*program, std::vector<double>(static_cast<std::size_t>(n), 1e-6));
+      std::map<std::int64_t, std::uint64_t> sent;
+      for (const auto& [rank, operations] : goal.ranks)
+        for (const auto& [label, operation] : operations)
+          if (operation.kind == "send") sent[rank] += operation.size;
+      for (std::int64_t worker = 0; worker < n; ++worker) CHECK(sent[worker] == timing.bytes_sent[static_cast<std::size_t>(worker)]);
+      if (timing.network != "recurrence" || program->switches() > 0) continue;  // only there messages do not share links
+      for (std::int64_t worker = 0; worker < n; ++worker)
+        CHECK(end[static_cast<std::size_t>(worker)] == Approx(timing.end_s[static_cast<std::size_t>(worker)]).epsilon(1e-9));
+      ++compared;
+    }
+  CHECK(compared > 30);
+}

@@ -1,0 +1,111 @@
+// The timeline's modes and disturbances on a real trace, through the command line.
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/files.hpp"
+#include "base/json.hpp"
+#include "tests/catch.hpp"
+#include "tests/command.hpp"
+
+using namespace sparscale;
+using namespace sparscale::tests;
+namespace fs = std::filesystem;
+
+namespace {
+
+const char* const experiment = R"({"schema_version":1,"name":"modes","trace":"digits-cnn-8w",
+  "sparsifier":["dense","dense_fp16",{"name":"topk","parameters":{"scope":"bucket","bucket_bytes":40000,"fused":false}},
+                {"name":"cltk","parameters":{"scope":"bucket","bucket_bytes":40000}}],
+  "density":0.01,"workers":4,"warmup_iterations":1,"iterations":3,"extrapolate_profile":true,
+  "platform":"crossbar-10g","profile":"cpu-epyc-zen5-1t","device_memory_GB":1e-4,
+  "timeline":["sequential",{"mode":"layer_wise","layer_times":"by_elements"},
+              {"mode":"ddp_buckets","layer_times":"by_elements","bucket_bytes":40000,"first_bucket_bytes":4000},
+              {"mode":"p3","layer_times":"equal","slice_bytes":40000},{"mode":"hybrid","layer_times":"by_elements"}],
+  "disturbance":[{},{"stragglers":{"workers":[1],"factor":2}}]})";
+
+}  // namespace
+
+TEST_CASE("Modes and disturbances on a real trace: phases add up, overlap hides what it can, one iteration can be looked at") {
+  const Scratch scratch("modes");
+  spit(scratch / "modes.json", experiment);
+  const std::string file = "'" + (scratch / "modes.json").string() + "'", out = "'" + (scratch / "out").string() + "'";
+  REQUIRE(run_program("run " + file + " --no-figures --out " + out).status == 0);
+  std::map<std::string, Json> runs;  // sparsifier, mode, disturbed
+  for (const auto& entry : fs::directory_iterator(scratch / "out" / "runs")) {
+    const Json run = load_json(entry.path());
+    const Json& key = run.at("key");
+    runs[key.at("sparsifier").get<std::string>() + " " + key.at("timeline").get<std::string>() +
+         (key.at("disturbance").empty() ? "" : " disturbed")] = run;
+  }
+  REQUIRE(runs.size() == 40);
+  const auto time = [&](const std::string& run, const char* column) {
+    return runs.at(run).at("summary").at("time").at(column).get<double>();
+  };
+  for (const auto& [name, run] : runs) {
+    INFO(name);
+    double sum = 0;
+    for (const char* phase :
+         {"forward_backward_time_s", "selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s"})
+      sum += time(name, phase);
+    CHECK(sum == Approx(time(name, "iteration_time_s_mean")).epsilon(1e-9));
+    CHECK(time(name, "exposed_exchange_time_s") ==
+          Approx(time(name, "index_exchange_time_s") + time(name, "value_exchange_time_s")).epsilon(1e-12));
+    CHECK_FALSE(run.at("critical_path").empty());
+  }
+  for (const std::string sparsifier : {"dense", "dense_fp16", "topk", "cltk"}) {
+    CHECK(time(sparsifier + " sequential", "overlapped_time_s") == 0);
+    CHECK(time(sparsifier + " layer_wise", "overlapped_time_s") > 0);
+    // The straggler takes twice as long for forward and backward.
+    CHECK(time(sparsifier + " sequential disturbed", "forward_backward_time_s") ==
+          Approx(2 * time(sparsifier + " sequential", "forward_backward_time_s")).epsilon(1e-12));
+  }
+  for (const std::string sparsifier : {"topk", "cltk"}) {
+    CHECK(time(sparsifier + " layer_wise", "iteration_time_s_mean") < time(sparsifier + " sequential", "iteration_time_s_mean"));
+    for (const char* mode : {" ddp_buckets", " p3", " hybrid"})
+      CHECK(time(sparsifier + mode, "iteration_time_s_mean") == time(sparsifier + " sequential", "iteration_time_s_mean"));
+  }
+  // The same bytes travel however they are ordered.
+  const auto sent = [&](const std::string& run) { return runs.at(run).at("traffic").at("bytes_sent_mean"); };
+  CHECK(sent("topk layer_wise") == sent("topk sequential"));
+  CHECK(sent("dense ddp_buckets").get<double>() == Approx(sent("dense sequential").get<double>()).epsilon(1e-3));
+  CHECK(runs.at("dense sequential").at("traffic").at("receive_buffer_bytes_max") == 4 * 34862);
+  CHECK(runs.at("dense sequential").at("traffic").at("link_classes").at("nic").at("busiest_link_bytes_mean") == sent("dense sequential"));
+  CHECK_THAT(runs.at("dense sequential").at("warnings").dump(), ContainsSubstring("more than the 0.0001 GB of a device"));
+  CHECK_THAT(runs.at("dense layer_wise").at("key").at("compute_times_origin").get<std::string>(), ContainsSubstring("by layer size"));
+
+  const std::string id = runs.at("topk layer_wise").at("run_id").get<std::string>();
+  const std::string trace = (scratch / "trace.json").string(), goal = (scratch / "exchange.goal").string();
+  const CommandResult looked =
+      run_program("timeline " + out + " --run " + id + " --iteration 1 --perfetto '" + trace + "' --goal '" + goal + "'");
+  REQUIRE(looked.status == 0);
+  const Json seen = parse_json(looked.out, "timeline");
+  const double iteration_s = runs.at("topk layer_wise").at("series").at("iteration_time_s").at(1).get<double>();
+  CHECK(seen.at("iteration_time_s").get<double>() == iteration_s);
+  double last_us = 0;
+  const Json events = load_json(trace);
+  for (const Json& event : events.at("traceEvents"))
+    if (event.at("ph") == "X") last_us = std::max(last_us, event.at("ts").get<double>() + event.at("dur").get<double>());
+  CHECK(last_us == Approx(iteration_s * 1e6));
+  CHECK(read_file(goal).starts_with("num_ranks 4\n\nrank 0 {\n"));
+
+  CHECK(run_program("timeline " + out).status == 2);
+  CHECK(run_program("timeline " + out + " --run " + id + " --iteration 3").status == 2);
+  const Json document = parse_json(experiment, "experiment");
+  for (const auto& [field, value, message] :
+       {std::tuple{"timeline", R"("fastest")", "/timeline: expected one of sequential"},
+        std::tuple{"timeline", R"({"mode":"p3","bucket_bytes":4})", "/timeline/bucket_bytes: expected mode, slice_bytes"},
+        std::tuple{"timeline", R"("ddp_buckets")", "/timeline/layer_times: expected forward and backward times of all 13 layers"},
+        std::tuple{"timeline", R"("gossip")", "/timeline: expected dense or dense_fp16"},
+        std::tuple{"disturbance", R"({"slowed":[{"node":4,"factor":2}]})", "/disturbance/slowed/0/node: expected a node, 0 to 3"},
+        std::tuple{"disturbance", R"({"stragglers":{"workers":[4],"factor":2}})", "expected a worker, 0 to 3"}}) {
+    INFO(value);
+    Json changed = document;
+    changed[field] = parse_json(value, "value");
+    spit(scratch / "changed.json", changed.dump());
+    const CommandResult refused = run_program("check '" + (scratch / "changed.json").string() + "'");
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, ContainsSubstring(message));
+  }
+}
