@@ -131,7 +131,16 @@ std::string sha256_hex_of_indices(std::span<const std::int64_t> indices) {
 
 std::filesystem::path data_directory() {
   if (const char* set = std::getenv("SPARSCALE_DATA"); set != nullptr && *set != '\0') return set;
-  return SPARSCALE_DATA_DIRECTORY;
+  // An installed program has its data in ../share/sparscale, wherever that was moved.
+  static const std::filesystem::path found = [] {
+    std::error_code code;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", code);
+    const std::filesystem::path beside = program.parent_path().parent_path() / "share" / "sparscale";
+    for (const std::filesystem::path& folder : {beside, std::filesystem::path(SPARSCALE_DATA_DIRECTORY)})
+      if (path_exists(folder / "platforms" / "catalogue")) return folder;
+    return std::filesystem::path(SPARSCALE_INSTALLED_DATA_DIRECTORY);
+  }();
+  return found;
 }
 
 }  // namespace sparscale

@@ -26,7 +26,7 @@ std::string sha256_hex_of_file(const std::filesystem::path& file);
 /// SHA-256 over indices as little-endian int64, as the replay records define it.
 std::string sha256_hex_of_indices(std::span<const std::int64_t> indices);
 
-/// Where shipped data lie (platforms, profiles, sample traces, experiments): $SPARSCALE_DATA or the folder set at build time.
+/// Where shipped data lie: $SPARSCALE_DATA, share/sparscale beside an installed program, or the source folder it was built from.
 std::filesystem::path data_directory();
 
 }  // namespace sparscale

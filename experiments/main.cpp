@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   experiments::add_list_command(program);
   experiments::add_schema_command(program);
   experiments::add_validate_command(program);
+  experiments::add_completion_command(program);
   try {
     refuse_empty_values(argc, argv);
     program.parse(argc, argv);

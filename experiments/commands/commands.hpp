@@ -24,6 +24,7 @@ void add_compare_command(CLI::App& program);
 void add_answer_command(CLI::App& program);
 void add_claims_command(CLI::App& program);
 void add_list_command(CLI::App& program);
+void add_completion_command(CLI::App& program);
 void add_schema_command(CLI::App& program);
 void add_validate_command(CLI::App& program);
 
