@@ -121,6 +121,22 @@ class Nccl : public Network {
     return least;
   }
 
+  // The share of its channels that NCCL uses: it takes channels away until each of their threads has so many bytes (enqueue.cc and
+  // tuning.cc). Not rounded to whole channels, so that more bytes never take less time.
+  double channels_used(Protocol protocol, double bytes, double ring_workers) const {
+    const PerProtocol threads{512, 640, nvlink_ ? 512. : 256.};
+    constexpr PerProtocol bytes_per_thread{8, 8, 64};
+    const double of_a_channel = threads[protocol] * bytes_per_thread[protocol] * (protocol == LL ? ring_workers : 1);
+    return std::clamp(bytes / of_a_channel, 1., std::max(1., channels_)) / std::max(1., channels_);
+  }
+
+  // How much longer a transfer at `all_GBps` takes with these: a channel has its share of the bandwidth between the workers, and LL half of
+  // that.
+  double slow_down(Protocol protocol, double bytes, double ring_workers, double all_GBps) const {
+    const double most_GBps = bandwidth_GBps_ * (protocol == LL ? .5 : 1) * channels_used(protocol, bytes, ring_workers);
+    return std::max(1., all_GBps / most_GBps);
+  }
+
   std::size_t node_class() const { return nodes_ > 2 ? 2 : nodes_ > 1 ? 1 : 0; }
   double ll_most() const { return nodes_ > 1 ? ll_most_across[amd_ ? 1 : 0][nodes_ > 2 ? 1 : 0] : ll_most_alone[generation_][0]; }
   double intra_us(const Latencies& latencies, Protocol protocol) const {
@@ -146,7 +162,8 @@ class Nccl : public Network {
         ring_latencies.base_us[protocol] + (steps - across) * std::max(intra_us(ring_latencies, protocol), overhead_us) + across * net_us;
     // NCCL's plateau of large rings across nodes.
     if (reduces && protocol == Simple && nodes_ > 1 && bytes / (channels_ * workers_) >= 64) latency_us *= generation_ == 0 ? 1.9 : 1.4;
-    return latency_us + bytes / (1000 * algorithm_GBps);
+    const double transfer_us = bytes / (1000 * algorithm_GBps);
+    return latency_us + transfer_us * slow_down(protocol, bytes, workers_, bus_GBps);
   }
 
   double tree_us(Protocol protocol, double bytes) const {
@@ -160,7 +177,8 @@ class Nccl : public Network {
     const double levels = std::floor(std::log2(nodes_)), inside = std::max(0., std::floor(workers_ / nodes_) - 1);
     const double latency_us =
         tree_latencies.base_us[protocol] + 2 * (inside * intra_us(tree_latencies, protocol) + levels * tree_latencies.net_us[protocol]);
-    return latency_us + bytes / (1000 * bus_GBps / 2 * correction);
+    const double transfer_us = bytes / (1000 * bus_GBps / 2 * correction);
+    return latency_us + transfer_us * slow_down(protocol, bytes, 1, bus_GBps);
   }
 
   const platforms::Topology& topology_;

@@ -30,8 +30,11 @@ double nccl_us(const std::string& platform, std::int64_t workers, sim::Operation
 TEST_CASE("Network nccl takes the fastest of its algorithms and protocols") {
   using sim::Operation;
   // 8 A100 on 2 nodes of Polaris (AMD: 2 us a step within nodes), 36 GB/s between them.
-  CHECK(nccl_us("polaris", 8, Operation::all_reduce, 8) == Approx(6.8 + 2 * (3 * 0.6 + 5) + 8 / (36e3 * 0.92 / 3.8 / 2)).epsilon(1e-9));
-  CHECK(nccl_us("polaris", 8, Operation::all_gather, 128) == Approx(6.6 + 6 * 2 + 2.7 + 1024 / (18e3 * 8 / 7)).epsilon(1e-9));
+  // Small ones use one of four channels; LL on a ring of 8 has 32 KiB for each, so that 64 KiB use two and 128 KiB all.
+  CHECK(nccl_us("polaris", 8, Operation::all_reduce, 8) == Approx(6.8 + 2 * (3 * 0.6 + 5) + 8 / (36e3 / 2 / 4 / 2)).epsilon(1e-9));
+  for (const auto& [block, channels] : {std::pair{128, 1}, {4096, 1}, {8192, 2}, {16384, 4}})
+    CHECK(nccl_us("polaris", 8, Operation::all_gather, static_cast<std::uint64_t>(block)) ==
+          Approx(6.6 + 6 * 2 + 2.7 + 8 * block / (18e3 * channels / 4 * 8 / 7)).epsilon(1e-9));
   const double gib = 1073741824;
   CHECK(nccl_us("polaris", 8, Operation::all_gather, 134217728) == Approx(8.4 + 6 * 6 + 14 + gib / (36e3 * 8 / 7)).epsilon(1e-9));
   CHECK(nccl_us("polaris", 8, Operation::all_reduce, 1073741824) ==
@@ -39,14 +42,14 @@ TEST_CASE("Network nccl takes the fastest of its algorithms and protocols") {
   CHECK(nccl_us("polaris", 8, Operation::reduce_scatter, 1073741824) == Approx(8.4 + 6 * 6 + 14 + gib / (36e3 * 8 / 7)).epsilon(1e-9));
   // Rings over more than 256 workers of Polaris use Simple, even for small ones.
   CHECK(nccl_us("polaris", 1024, Operation::all_gather, 16) ==
-        Approx(8.4 + 768 * 6 + 255 * 14 + 16384 / (36e3 * 1024 / 1023)).epsilon(1e-9));
+        Approx(8.4 + 768 * 6 + 255 * 14 + 16384 / (36e3 / 4 * 1024 / 1023)).epsilon(1e-9));
   // 8 H100 of one node reduce in the switch.
   CHECK(nccl_us("dgx-h100", 8, Operation::all_reduce, 1073741824) == Approx(23 + gib / (361e3 * 0.85 * 5 / 6)).epsilon(1e-9));
   CHECK(nccl_us("dgx-h100", 8, Operation::broadcast, 1073741824) == Approx(8.4 + 8 * 3.4 + gib / 361e3).epsilon(1e-9));
   double before = 0;
   for (std::uint64_t bytes = 8; bytes <= 1073741824; bytes *= 8) {
     const double now = nccl_us("dgx-a100", 64, Operation::all_gather, bytes);
-    CHECK(now > before);
+    CHECK(now >= before);
     before = now;
   }
   const auto network = sim::make_network("nccl", Platform::load(platforms::find_platform("polaris")), 1);
@@ -74,7 +77,7 @@ TEST_CASE("Public measurements of GPU clusters are met without fitting to them")
     if (std::abs(row.error()) > 0.25) ++far;
   }
   CHECK(compared == 40);
-  CHECK(far <= 6);
+  CHECK(far <= 4);
   CHECK(validation.median_error <= 0.10);
 }
 
