@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "experiments/environment.hpp"
 #include "experiments/observed_traffic.hpp"
 #include "experiments/timeline_fields.hpp"
@@ -220,7 +221,7 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
         static_cast<double>(time.bytes_received.empty() ? 0 : *std::ranges::max_element(time.bytes_received)));
     for (std::size_t of = 0; of < platforms::link_classes; ++of)
       series[platforms::link_class_name(static_cast<platforms::LinkClass>(of)) + std::string("_bytes")].push_back(
-          static_cast<double>(time.class_bytes[of]));
+          of < time.class_bytes.size() ? static_cast<double>(time.class_bytes[of]) : 0);
     series["messages"].push_back(static_cast<double>(time.messages));
     networks.insert(time.networks.begin(), time.networks.end());
     extrapolated = extrapolated || time.extrapolated;
@@ -297,9 +298,13 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["disturbance"] = run.disturbance_field;
   // Times of another timeline are another curve: curves and tables go by the platform's name.
   std::vector<std::string> unlike;
+  const auto briefly = [](const Json& json) {  // names of figures' files are made of it
+    const std::string text = json.dump();
+    return text.size() <= 60 ? text : "#" + sha256_hex(text).substr(0, 8);
+  };
   if (run.timeline.mode != "sequential")
-    unlike.push_back(run.timeline.mode + (key["timeline_options"].empty() ? "" : " " + key["timeline_options"].dump()));
-  if (!run.disturbance_field.empty()) unlike.push_back("disturbed " + run.disturbance_field.dump());
+    unlike.push_back(run.timeline.mode + (key["timeline_options"].empty() ? "" : " " + briefly(key["timeline_options"])));
+  if (!run.disturbance_field.empty()) unlike.push_back("disturbed " + briefly(run.disturbance_field));
   if (!unlike.empty()) key["platform"] = key["platform"].get<std::string>() + " (" + join(unlike, ", ") + ")";
   key["seed"] = replay.options.seed;
   key["counts_origin"] = projected ? "projected" : "captured";

@@ -79,11 +79,9 @@ void set_timeline(const Experiment& experiment, const ReplayPoint& replay, const
     for (const traces::Layer& layer : experiment.traces.at(replay.trace).info().layers) elements.push_back(layer.size);
     const auto how = run.timeline_field.at("layer_times").get<std::string>();
     run.timeline.layers = sim::layer_times(elements, run.forward_times_s, run.backward_times_s, how, file, pointer + "/layer_times");
-    if (how != "given") run.compute_origin += how == "equal" ? ", shared out equally among the layers" : ", shared out by layer size";
   }
   if (run.timeline_field != sim::resolve_timeline("sequential", file, pointer)) {
     run.identity["timeline"] = run.timeline_field;
-    run.identity["compute_origin"] = run.compute_origin;
     if (mode.needs_layers) {
       run.identity["forward_times_s"] = run.forward_times_s;
       run.identity["backward_times_s"] = run.backward_times_s;

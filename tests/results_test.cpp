@@ -287,6 +287,6 @@ TEST_CASE("Records that are missing lines fail the run instead of shortening it"
   CHECK_FALSE(fs::exists(scratch / "out/runs" / (experiment.runs[0].key + ".json")));
   const std::string csv = slurp(scratch / "out/results.csv");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + 3);
-  CHECK(run_experiment(experiment, {scratch / "out", 1, true}) == 0);
+  CHECK(run_experiment(experiment, {scratch / "out", 1, 0, true}) == 0);
   CHECK(slurp(records) == good);
 }

@@ -78,7 +78,9 @@ TEST_CASE("Modes and disturbances on a real trace: phases add up, overlap hides 
   CHECK(runs.at("dense sequential").at("traffic").at("link_classes").at("nic").at("busiest_link_bytes_mean") ==
         traffic("dense sequential", "bytes_sent_per_worker_max"));
   CHECK_THAT(runs.at("dense sequential").at("warnings").dump(), ContainsSubstring("more than the 1e-04 GB of a device"));
-  CHECK_THAT(runs.at("dense layer_wise").at("key").at("compute_times_origin").get<std::string>(), ContainsSubstring("by layer size"));
+  CHECK(runs.at("dense layer_wise").at("key").at("timeline_options") == Json{{"layer_times", "by_elements"}});
+  CHECK(runs.at("dense layer_wise disturbed").at("key").at("platform") ==
+        R"(crossbar-10g (layer_wise {"layer_times":"by_elements"}, disturbed {"stragglers":{"workers":[1],"factor":2}}))");
 
   const std::string id = runs.at("topk layer_wise").at("run_id").get<std::string>();
   const std::string trace = (scratch / "trace.json").string(), goal = (scratch / "exchange.goal").string();
