@@ -130,6 +130,7 @@ const std::vector<Column>& result_columns() {
       {"timeline_options", "", "the timeline's options that differ from their defaults, compact JSON"},
       {"disturbance", "", "jitter, stragglers and slowed links, compact JSON"},
       {"seed", "", "seed of the replay"},
+      {"seeds", "", "number of runs that differ from this one in the seed alone, itself among them"},
       {"counts_origin", "", "captured (n <= W) or projected (n > W)"},
       {"kernel_times_origin", "", "measured or modelled, and whether extrapolated"},
       {"extrapolate_profile", "", "whether kernel times outside the profile's range were allowed"},
@@ -150,6 +151,8 @@ const std::vector<Column>& result_columns() {
       {"build_up_p95", "selection", "95 % quantile over iterations"},
       {"build_up_calibrated_mean", "selection",
        "local Top-k only: build-up with the number-only calibration of the expansion; empty when not projected"},
+      {"build_up_seed_low", "selection", "least build_up_mean of the runs that differ from this one in the seed alone"},
+      {"build_up_seed_high", "selection", "largest of them"},
       {"padding_mean", "selection", "n x largest count / sum of counts"},
       {"padding_p05", "selection", "5 % quantile over iterations"},
       {"padding_p95", "selection", "95 % quantile over iterations"},
@@ -159,8 +162,15 @@ const std::vector<Column>& result_columns() {
       {"iteration_time_s_mean", "time", "one iteration"},
       {"iteration_time_s_p05", "time", "5 % quantile over iterations"},
       {"iteration_time_s_p95", "time", "95 % quantile over iterations"},
+      {"iteration_time_s_kernel_low", "time",
+       "mean with the lower quartile of every kernel time; empty when the profile's times are not measured"},
+      {"iteration_time_s_kernel_high", "time", "mean with the upper quartile of every kernel time"},
+      {"iteration_time_s_seed_low", "time", "least iteration_time_s_mean of the runs that differ from this one in the seed alone"},
+      {"iteration_time_s_seed_high", "time", "largest of them"},
       {"forward_backward_time_s", "time", "mean"},
       {"selection_time_s", "time", "threshold selection, top-k; mean"},
+      {"selection_time_s_kernel_low", "time", "mean with the lower quartile of every kernel time"},
+      {"selection_time_s_kernel_high", "time", "mean with the upper quartile of every kernel time"},
       {"index_exchange_time_s", "time", "counts, indices, plans; mean"},
       {"value_exchange_time_s", "time", "values, dense gradients; mean"},
       {"other_time_s", "time", "accumulate, unite, gather, zero, casts; mean"},
@@ -182,7 +192,8 @@ const std::vector<Column>& result_columns() {
 
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire,
-                  const std::vector<std::string>& critical_path) {
+                  const std::vector<std::string>& critical_path, const std::vector<sim::IterationTime>& kernel_low,
+                  const std::vector<sim::IterationTime>& kernel_high) {
   const ReplayPoint& replay = experiment.replays.at(run.replay);
   Json expansion = replay_expansion;
   if (sim::find_sparsifier(replay.options.sparsifier).dense) {
@@ -351,6 +362,16 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   time["speed_up"] = static_cast<double>(replay.options.workers) * (run.timeline.forward_time_s + run.timeline.backward_time_s) /
                      mean(series.at("iteration_time_s"));
 
+  for (const auto& [end, bound] : {std::pair{"_kernel_low", &kernel_low}, std::pair{"_kernel_high", &kernel_high}}) {
+    std::vector<double> iteration, of_selection;
+    for (const sim::IterationTime& one : *bound) {
+      iteration.push_back(one.iteration_time_s);
+      of_selection.push_back(one.selection_time_s);
+    }
+    time[std::string("iteration_time_s") + end] = bound->empty() ? Json() : finite(mean(iteration));
+    time[std::string("selection_time_s") + end] = bound->empty() ? Json() : finite(mean(of_selection));
+  }
+
   Json traffic;
   traffic["bytes_sent_per_worker_mean"] = average("bytes_sent_per_worker_mean");
   traffic["bytes_sent_per_worker_max"] = average("bytes_sent_per_worker_max");
@@ -389,7 +410,40 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
           {"series", written_series}};
 }
 
+namespace {
+
+/// Runs that differ in nothing but the seed.
+struct Replicates {
+  std::size_t seeds = 0;
+  std::map<std::string, std::pair<double, double>> bands;  // quantity -> least and largest mean
+};
+
+std::string without_seed(const Json& document) {
+  Json identity = document.at("identity");
+  identity.erase("seed");
+  return identity.dump();
+}
+
+std::map<std::string, Replicates> replicates_of(const std::vector<Json>& documents) {
+  std::map<std::string, Replicates> all;
+  for (const Json& document : documents) {
+    Replicates& one = all[without_seed(document)];
+    ++one.seeds;
+    for (const auto& [group, quantity] : {std::pair{"selection", "build_up"}, std::pair{"time", "iteration_time_s"}}) {
+      const Json& value = document.at("summary").at(group).at(std::string(quantity) + "_mean");
+      if (!value.is_number()) continue;
+      const auto number = value.get<double>();
+      const auto place = one.bands.try_emplace(quantity, number, number).first;
+      place->second = {std::min(place->second.first, number), std::max(place->second.second, number)};
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 std::string results_csv(const std::vector<Json>& run_documents) {
+  const std::map<std::string, Replicates> replicates = replicates_of(run_documents);
   std::string text;
   for (const Column& column : result_columns()) text += (text.empty() ? "" : ",") + column.name;
   text += "\n";
@@ -403,7 +457,14 @@ std::string results_csv(const std::vector<Json>& run_documents) {
           text += document.at("run_id").get<std::string>();
         else if (column.name == "metric_group")
           text += group;
-        else if (column.name == "labels")  // of the sweep, not of the run
+        else if (column.name == "seeds")
+          text += std::to_string(replicates.at(without_seed(document)).seeds);
+        else if (const auto band = column.name.find("_seed_"); band != std::string::npos) {
+          const auto& bands = replicates.at(without_seed(document)).bands;
+          const auto found = bands.find(column.name.substr(0, band));
+          if (column.group == group && found != bands.end())
+            text += number_text(column.name.ends_with("_low") ? found->second.first : found->second.second);
+        } else if (column.name == "labels")  // of the sweep, not of the run
           text += csv_field(document.at("key").value("labels", Json::object()));
         else if (column.group.empty())
           text += csv_field(document.at("key").at(column.name));

@@ -18,13 +18,16 @@ struct Column {
 /// The columns of results.csv in order.
 const std::vector<Column>& result_columns();
 
+/// `kernel_low` and `kernel_high`: the times with the quartiles of the kernel profile; empty when they are not looked at.
 /// One run: parameters, inputs, origins, warnings, series and summary. `expansion` and `self_check` as the replay stage wrote them,
 /// `wire` what its encoding did, `critical_path` that of the last iteration in words.
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire = {},
-                  const std::vector<std::string>& critical_path = {});
+                  const std::vector<std::string>& critical_path = {}, const std::vector<sim::IterationTime>& kernel_low = {},
+                  const std::vector<sim::IterationTime>& kernel_high = {});
 
-/// One row per run and metric group; numbers with the fewest digits that read back.
+/// One row per run and metric group, with the bands over runs that differ in their seed alone; numbers with the fewest digits that read
+/// back.
 std::string results_csv(const std::vector<Json>& run_documents);
 
 /// Break-even points, warnings and the lines for people.

@@ -129,8 +129,19 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
       timeline.keep_log(&record == &records.back());
       times.push_back(run.wire.is_plain() ? timeline.time(record) : timeline.time(sim::encoded_record(record, run.wire, gradients, wire)));
     }
-    const Json document =
-        run_document(experiment, run, header.at("expansion"), self_check, records, times, wire, sim::critical_path(timeline.log()));
+    // The same with the quartiles of the measured kernel times.
+    std::vector<sim::IterationTime> bounds[2];
+    for (const bool upper : {false, true}) {
+      if (profile.origin() != "measured") break;
+      const kernels::Profile quartile = profile.at_quartile(upper);
+      sim::Timeline bound(
+          quartile, [&](std::int64_t iteration) -> sim::Network& { return networks.at(iteration); }, run.timeline);
+      for (const Json& record : records)
+        bounds[upper].push_back(run.wire.is_plain() ? bound.time(record)
+                                                    : bound.time(sim::encoded_record(record, run.wire, gradients, wire)));
+    }
+    const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times, wire,
+                                       sim::critical_path(timeline.log()), bounds[0], bounds[1]);
     write_file_atomic(run_file(directory, run.key), document.dump(1) + "\n");
   }
 }

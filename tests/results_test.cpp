@@ -1,8 +1,10 @@
 // From experiment, records and times to rows and summary, on numbers made up here; and what a result directory may reuse.
 #include "experiments/results.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -228,6 +230,46 @@ TEST_CASE("A result that was asked for otherwise is not reused, and not lost") {
   // Both at once: every curve has all its points.
   e["expansion"] = {"auto", "boot"};
   CHECK(load(scratch, e).runs.size() == 4);
+}
+
+TEST_CASE("Bands: least and largest over seeds, and with the quartiles of the kernel times") {
+  const Scratch scratch("bands");
+  Json e = small();
+  e["sparsifier"] = "topk";
+  e["workers"] = 16;
+  e["replicates"] = 3;
+  e["expansion"] = "boot";
+  REQUIRE(run_experiment(load(scratch, e), {scratch / "out", 2, false}) == 0);
+  std::vector<double> build_up, low, high;
+  std::vector<std::string> header;
+  std::istringstream lines(slurp(scratch / "out/results.csv"));
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<std::string> cells;
+    std::istringstream stream(line);
+    for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+    if (header.empty()) {
+      header = cells;
+      continue;
+    }
+    const auto at = [&](const std::string& name) {
+      return cells.at(static_cast<std::size_t>(std::find(header.begin(), header.end(), name) - header.begin()));
+    };
+    CHECK(at("seeds") == "3");
+    if (at("metric_group") == "selection") {
+      build_up.push_back(std::stod(at("build_up_mean")));
+      low.push_back(std::stod(at("build_up_seed_low")));
+      high.push_back(std::stod(at("build_up_seed_high")));
+    } else if (at("metric_group") == "time") {
+      CHECK(std::stod(at("selection_time_s_kernel_low")) < std::stod(at("selection_time_s")));
+      CHECK(std::stod(at("selection_time_s_kernel_high")) > std::stod(at("selection_time_s")));
+      CHECK(std::stod(at("iteration_time_s_kernel_low")) < std::stod(at("iteration_time_s_mean")));
+      CHECK(std::stod(at("iteration_time_s_kernel_high")) > std::stod(at("iteration_time_s_mean")));
+    }
+  }
+  REQUIRE(build_up.size() == 3);
+  CHECK(*std::min_element(build_up.begin(), build_up.end()) < *std::max_element(build_up.begin(), build_up.end()));
+  for (const double value : low) CHECK(value == *std::min_element(build_up.begin(), build_up.end()));
+  for (const double value : high) CHECK(value == *std::max_element(build_up.begin(), build_up.end()));
 }
 
 TEST_CASE("Half a replay, another program's result and a damaged file are computed again") {
