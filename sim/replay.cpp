@@ -149,10 +149,10 @@ struct Replay::State : public AccumulatorView {
     std::int64_t current = -1;        // worker that is read
     std::int64_t whole_of = -1;       // worker whose whole gradient is at hand, from sources that make no pieces
     std::span<const float> gradient;  // that one
-    // Accumulators of one worker where they are not stored as floats: elements [0, filled).
+    // Accumulators of one worker where they are not stored as floats: elements [from, filled), from 0 but with recompute.
     std::vector<float> values;
     std::int64_t held = -1;
-    Index filled = 0;
+    Index from = 0, filled = 0;
     std::unordered_set<const float*> finite;  // pieces that lie ready and have been looked at
   };
   // Selects while a piece is accumulated.
@@ -174,6 +174,7 @@ struct Replay::State : public AccumulatorView {
     State* const self = const_cast<State*>(this);
     Lane& own = self->lane();
     self->turn_to(own, worker);
+    self->seek(own, begin);
     self->reach(own, worker, end);
     return {values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)};
   }
@@ -193,6 +194,7 @@ struct Replay::State : public AccumulatorView {
     State* const self = const_cast<State*>(this);
     Lane& own = self->lane();
     self->turn_to(own, worker);
+    self->seek(own, begin);
     for (Index first = begin; first < end;) {
       const Index piece = first / piece_elements * piece_elements, piece_end = std::min(shape.gradients, piece + piece_elements);
       const Index stop = std::min(end, piece_end);
@@ -302,7 +304,7 @@ struct Replay::State : public AccumulatorView {
     own.current = worker;
     if (!in_place() && own.held != worker) {
       own.held = worker;
-      own.filled = 0;
+      own.from = own.filled = 0;
     }
     if (reached[static_cast<std::size_t>(worker)] > 0 || !sparsifier->sees_gradient(worker)) return;
     const std::span<const float> gradient = own.source->gradient(iteration, worker);
@@ -311,6 +313,12 @@ struct Replay::State : public AccumulatorView {
       own.whole_of = worker;
     }
     sparsifier->see_gradient(worker, gradient, kernels);
+  }
+
+  // With recompute only what is read is made: the piece that `begin` is in and what follows.
+  void seek(Lane& own, Index begin) {
+    if (options.memory.mode != MemoryChoice::Mode::recompute || stateful || (own.from <= begin && begin <= own.filled)) return;
+    own.from = own.filled = begin / piece_elements * piece_elements;
   }
 
   void finish(Lane& own) {
@@ -383,7 +391,7 @@ struct Replay::State : public AccumulatorView {
       if (wanted != nullptr) kernels.threshold_select(sums, wanted->threshold, first, *wanted->indices);
     }
     if (!in_place()) own.filled = first + size;
-    if (again) return;
+    if (again || (options.memory.mode == MemoryChoice::Mode::recompute && !stateful)) return;
     reached[at] = first + size;
     if (measuring) {
       const double norm = kernels.l2_norm(sums);
@@ -725,6 +733,7 @@ struct Replay::State : public AccumulatorView {
     }
     for (Json& work : json["work"])
       for (const char* key : {"elements", "selected"}) work[key] = scaled(work.at(key));
+    if (json.contains("piece_sizes")) json["piece_sizes"] = stretched(json["piece_sizes"], factor);
     json["memory"] = options.memory.text();
     json["sampling"] = {{"gradients", shape.gradients},
                         {"fraction", kept},

@@ -276,13 +276,13 @@ TEST_CASE("OmniReduce's streams carry the same blocks, stretch by stretch") {
            REQUIRE(call.stream.has_value());
            REQUIRE(call.stream->aggregators == 1);
            const kernels::Index blocks = s.details.at("blocks").get<kernels::Index>();
-           // Bytes of a list of elements that are whole blocks, in every eighth of the blocks.
-           const auto stretches_of = [&](const std::vector<kernels::Index>& elements) {
+           // Bytes of a list of blocks of 16 (the last: what is left), in every eighth of the blocks.
+           const auto stretches_of = [&](const std::vector<kernels::Index>& list) {
              std::vector<std::uint64_t> bytes(8, 0);
-             for (const kernels::Index element : elements) {
+             for (const kernels::Index block : list) {
                std::size_t stretch = 0;
-               while (element / 16 >= blocks * static_cast<kernels::Index>(stretch + 1) / 8) ++stretch;
-               bytes[stretch] += element % 16 == 0 ? 8 : 4;
+               while (block >= blocks * static_cast<kernels::Index>(stretch + 1) / 8) ++stretch;
+               bytes[stretch] += 4 + 4 * static_cast<std::uint64_t>(std::min<kernels::Index>(16, shape.gradients - 16 * block));
              }
              return bytes;
            };

@@ -15,11 +15,9 @@ struct RowSample {
   double fraction = 1;                      // N' / N
 };
 
-/// Keeps round(fraction x rows), at least one, of every layer's rows (first axis; a layer of one axis has rows of one element), by
-/// `seed`; layers with as many rows keep the same ones. 0 < fraction < 1. Memory: 4 N' bytes for each (position, worker) that is read.
+/// Keeps a fraction of every layer's rows (first axis; a layer of one axis has rows of one element), rounded by chance, at least one, by
+/// `seed`; rows are cut into equal parts where a layer has too few. Layers with as many rows keep the same ones. 0 < fraction < 1. Memory:
+/// 4 N' bytes for each (position, worker) that is read.
 RowSample sample_rows(const Trace& trace, double fraction, std::uint64_t seed);
-
-/// N' of that sample.
-std::int64_t sampled_gradients(const Trace& trace, double fraction);
 
 }  // namespace sparscale::traces

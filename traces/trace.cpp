@@ -1,5 +1,8 @@
 #include "traces/trace.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -337,6 +340,12 @@ void Trace::copy_runs(std::int64_t position, std::int64_t worker, const std::vec
                   size, scale, out);
     out += size;
   }
+  // The pages are not needed again: without this they would count as this program's memory.
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto bytes = static_cast<std::uintptr_t>(gradients()) * encoding_bytes(file.encoding);
+  const auto begin = reinterpret_cast<std::uintptr_t>(file.gradients) + static_cast<std::uintptr_t>(block) * bytes;
+  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 void Trace::verify_checksums() const {
