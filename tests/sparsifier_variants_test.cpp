@@ -1,5 +1,6 @@
 // The variants and options of single sparsifiers, on cases worked out by hand; the reference page.
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -272,16 +273,38 @@ TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in 
         }
         for (Json call : one.at("exchange")) {
           if (!call.contains("index_range")) call["index_range"] = sizes[p];  // in a part, indices are of the part
+          call["piece"] = p;
           exchange.push_back(std::move(call));
         }
       }
       REQUIRE(all.at("union") == united);
       REQUIRE(all.at("selected").get<std::vector<Index>>() == selected);
       REQUIRE(all.at("exchange") == exchange);
+      REQUIRE(all.at("piece_sizes") == sizes);
       for (std::size_t worker = 0; worker < selected.size(); ++worker)
         REQUIRE(all.at("residual_norm").at(worker).get<double>() == Approx(std::sqrt(squares[worker])).epsilon(1e-9));
     }
   }
+  // Top-k by layer, with one exchange for all layers or one for each: the same is selected and sent.
+  Replay fused(part(0, 2940), layers_of_sizes(sizes), options_of("topk", 0.03, n, {{"scope", "layer"}}));
+  Replay apart(part(0, 2940), layers_of_sizes(sizes), options_of("topk", 0.03, n, {{"scope", "layer"}, {"fused", false}}));
+  for (int t = 0; t < 5; ++t) {
+    const Json one = fused.next(), three = apart.next();
+    CHECK(one.at("selected") == three.at("selected"));
+    CHECK(one.at("union") == three.at("union"));
+    CHECK(one.at("residual_norm") == three.at("residual_norm"));
+    REQUIRE(one.at("exchange").size() == 2);
+    REQUIRE(three.at("exchange").size() == 6);
+    std::map<std::string, std::uint64_t> bytes;
+    for (const Json& call : three.at("exchange")) bytes[call.at("payload").get<std::string>()] += call.at("bytes").get<std::uint64_t>();
+    for (const Json& call : one.at("exchange")) CHECK(call.at("bytes") == bytes.at(call.at("payload").get<std::string>()));
+    CHECK(three.at("piece_sizes") == sizes);
+    std::int64_t topk = 0;
+    for (const Json& item : three.at("work"))
+      if (item.at("operation") == "topk") CHECK(item.at("piece") == topk++);
+    CHECK(topk == 3);
+  }
+  CHECK_THROWS_AS(Replay(part(0, 2940), layers_of_sizes(sizes), options_of("topk", 0.03, n, {{"fused", false}})), InputError);
   // Buckets are runs of layers: 900 and 40 together.
   Small buckets("cltk", {{"scope", "bucket"}, {"bucket_bytes", 4 * 940}}, 0.1, 1, sizes);
   const Selection s = buckets.select(0, {std::vector<float>(2940, 1.0F)});
