@@ -1,7 +1,7 @@
 """Tables of the main numbers for LaTeX (booktabs): one per set of fixed parameters, rows by n and sparsifier."""
 import math
 
-from analysis import caption, files, select, style
+from analysis import caption, files, pick, style
 from analysis.figures.speed_up import entries_of
 from analysis.results import DENSE, slices, varying
 
@@ -46,7 +46,7 @@ def _table(results, one, selection, name):
     for entry in entries_of(results, one):
         if entry.baseline == "dense":
             breaks.setdefault((entry.sparsifier, entry.parameters), []).append(entry)
-    ns = select.telling_workers(one) if one.sparse() else one.workers()[-1:]
+    ns = pick.telling_workers(one) if one.sparse() else one.workers()[-1:]
     lines = []
     statuses = set()
     for n in ns:

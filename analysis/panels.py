@@ -179,7 +179,7 @@ def _x_axis(axes, panel, width_in, labelled, together):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         style.log_axis(axes.xaxis, low, high)
-        _thin(axes.xaxis, low, high, width_in)
+        thin(axes.xaxis, low, high, width_in)
     else:
         low, high = min(xs), max(xs)
         margin = 0.03 * (high - low) or 0.5
@@ -190,7 +190,7 @@ def _x_axis(axes, panel, width_in, labelled, together):
         axes.tick_params(labelbottom=False)
 
 
-def _thin(axis, low, high, width_in):
+def thin(axis, low, high, width_in):
     """Drops the labels of a horizontal log axis that would touch their neighbours."""
     ticks, _ = style.log_ticks(low, high)
     kept, end = [], -math.inf

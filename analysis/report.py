@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.dont_write_bytecode = True
 
-from analysis import plot  # noqa: E402
+from analysis import claims, plot  # noqa: E402
 from analysis import results as result_files  # noqa: E402
 from analysis.figures import REGISTRY, NotApplicable  # noqa: E402
 
@@ -201,6 +201,18 @@ def break_even_table(loaded):
     return table_html("break-even points", heads, rows, (0, 2, 3, 5))
 
 
+def claims_html(loaded):
+    """The claims of the experiment's sources and what became of them; nothing when it states none."""
+    outcomes = claims.evaluate(loaded)
+    if not outcomes:
+        return ""
+    heads = [("number", True), ("claim", False), ("source", False), ("claimed", False), ("ours", True), ("outcome", False), ("why it differs", False)]
+    rows = [[str(number), one.claim, one.source, one.expected, (short(one.value), repr(one.value) if math.isfinite(one.value) else ""), one.outcome, one.differs_because if one.outcome == "differs" else ""]
+            for number, one in enumerate(outcomes, 1)]
+    return (f'<section id="claimed"><h2>Claims</h2>\n<p class="soft">{esc(claims.lines(outcomes)[-1].removeprefix("Claims: "))} What the experiment\'s sources say against these results; '
+            f'the figure of the claims has the same numbers.</p>\n{table_html("claims", heads, rows, (5,))}\n</section>\n')
+
+
 # Provenance
 
 def pairs(value, name=""):
@@ -225,8 +237,10 @@ def provenance(loaded, environment, experiment, reproduce):
     heads = [("trace", False), ("counts", False), ("workers made by", False), ("kernel times", False), ("forward and backward times", False), ("network timed by", False), ("n", False), ("runs", True)]
     parts.append(table_html("origins", heads, [[*key, ", ".join(map(str, sorted(set(ns)))), str(len(ns))] for key, ns in origins.items()], filtered=False))
     if environment:
-        rest = [[name, text] for name, text in pairs({k: v for k, v in environment.items() if k != "inputs_sha256"})]
+        rest = [[name, text] for name, text in pairs({k: v for k, v in environment.items() if k not in ("inputs_sha256", "platforms")})]
         parts.append("<h3>Program and machine</h3>" + table_html("environment", [("what", False), ("value", False)], rest, filtered=False))
+    if environment and environment.get("platforms"):
+        parts.append(f"<details><summary>platforms, with the origin of every number</summary><pre>{esc(json.dumps(environment['platforms'], indent=1, ensure_ascii=False))}</pre></details>")
     if experiment:
         parts.append(f"<details><summary>experiment.json, every default written out</summary><pre>{esc(json.dumps(experiment, indent=1, ensure_ascii=False))}</pre></details>")
     if reproduce:
@@ -252,7 +266,8 @@ def page(directory):
         with open(os.path.join(PARTS, "report." + name), encoding="utf-8") as file:
             parts[name] = file.read()
     warnings = "".join(f"<li>{esc(line)}</li>" for line in loaded.warnings)
-    sections = (("summary", "Summary"), ("figures", "Figures"), ("numbers", "Numbers"), ("break-even", "Break-even"), ("warnings", "Warnings"), ("provenance", "Provenance"))
+    claimed = claims_html(loaded)
+    sections = (("summary", "Summary"), *((("claimed", "Claims"),) if claimed else ()), ("figures", "Figures"), ("numbers", "Numbers"), ("break-even", "Break-even"), ("warnings", "Warnings"), ("provenance", "Provenance"))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -274,7 +289,7 @@ def page(directory):
 <ul>{"".join(f"<li>{esc(line)}</li>" for line in lines) or "<li>summary.json has no lines.</li>"}</ul>
 <p class="soft">{len({row.run_id for row in loaded.rows})} runs, {len(loaded.warnings)} warnings. Measured or captured points are solid in the figures, projected ones dashed or dotted and hollow.</p>
 </section>
-<section id="figures"><h2>Figures</h2>
+{claimed}<section id="figures"><h2>Figures</h2>
 <p class="soft">Point at a mark, or put the focus on a figure and press the left or right arrow key, to see its values. Zoom opens a figure in full size: wheel, + and − zoom, dragging moves, 0 resets, Escape closes.</p>
 {figures_html(loaded)}
 </section>

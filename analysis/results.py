@@ -24,7 +24,8 @@ GROUPS = {
     "traffic": ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"),
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
-OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (), "traffic": ()}
+OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (),
+            "traffic": ("device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid", "shift"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
 # Columns that may be empty in a selection row: a run need not have a platform.

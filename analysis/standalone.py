@@ -48,7 +48,7 @@ def _axes(one):
 
 def _handle(one):
     if isinstance(one, Patch):
-        return {"kind": "patch", "label": one.get_label(), "colour": to_hex(one.get_facecolor()), "hatch": one.get_hatch() or ""}
+        return {"kind": "patch", "label": one.get_label(), "colour": to_hex(one.get_facecolor()) if one.get_facecolor()[3] else "none", "hatch": one.get_hatch() or ""}
     line = one.get_linestyle()
     dashes = getattr(one, "_unscaled_dash_pattern", (0, None))
     if line == "--" and dashes[1]:
@@ -66,7 +66,7 @@ def script(drawing, name):
     spec = {"size_in": [round(float(v), 4) for v in figure.get_size_inches()], "font": style.FONT, "text_pt": style.TEXT_PT, "label_pt": style.LABEL_PT,
             "panels": [_axes(one) for one in drawing.recipe["panels"]], "curves": drawing.recipe.get("curves", []),
             "legends": [{"handles": [_handle(one) for one in handles], "columns": columns, "top": round(top, 5)} for handles, columns, top in sheet],
-            "texts": [{"x": text.get_position()[0], "y": text.get_position()[1], "text": text.get_text(), "ha": text.get_ha(), "va": text.get_va()}
+            "texts": [{"x": text.get_position()[0], "y": text.get_position()[1], "text": text.get_text(), "ha": text.get_ha(), "va": text.get_va(), "size": text.get_fontsize()}
                       for text in figure.texts]}
     with open(TEMPLATE, encoding="utf-8") as file:
         text = file.read()

@@ -45,11 +45,18 @@ def curve(axes, panel, one, rows):
     if not points:
         return
     low, high = panel.get("low"), panel.get("high")
-    band = [(x, number(row[low]), number(row[high])) for x, _, row in points] if low and one.get("marker") else []
+    band = [(x, number(row[low]), number(row[high])) for x, _, row in points] if low and one.get("marker") and not one.get("bars") else []
     band = [b for b in band if all(map(math.isfinite, b))]
     if len(band) > 1:
         axes.fill_between([b[0] for b in band], [b[1] for b in band], [b[2] for b in band], facecolor=one["colour"], alpha=0.16, edgecolor="none",
                           linewidth=0)
+    if one.get("bars"):
+        for x, _, row in points:
+            axes.plot([x, x], [max(number(row[low]), min(panel["ylim"])), min(number(row[high]), max(panel["ylim"]))], color="#7F7F7F", linewidth=2.2, alpha=0.6, solid_capstyle="butt", zorder=2.5)
+    if panel.get("floor") and one.get("hatch") is not None:
+        fill = [(x, y, number(row[panel["floor"]])) for x, y, row in points]
+        fill = [f for f in fill if math.isfinite(f[2])]
+        axes.fill_between([f[0] for f in fill], [f[1] for f in fill], [f[2] for f in fill], facecolor="none", edgecolor=one["colour"], hatch=one["hatch"], linewidth=0.3, alpha=0.6)
     if not one.get("marker"):
         axes.plot([p[0] for p in points], [p[1] for p in points], color=one["colour"], linewidth=0.9, linestyle=dashes(one["line"]), zorder=2)
         return
@@ -149,7 +156,7 @@ def draw():
                       bbox_to_anchor=(0.5, legend["top"]), borderaxespad=0, borderpad=0, columnspacing=1.1, handletextpad=0.5, handlelength=2.4,
                       labelspacing=0.35, fontsize=SPEC["text_pt"])
     for one in SPEC["texts"]:
-        figure.text(one["x"], one["y"], one["text"], ha=one["ha"], va=one["va"], fontsize=SPEC["label_pt"])
+        figure.text(one["x"], one["y"], one["text"], ha=one["ha"], va=one["va"], fontsize=one["size"])
     return figure
 
 

@@ -397,6 +397,7 @@ void prepare_directory(const Experiment& experiment, const fs::path& directory, 
     for (const auto& [name, profile] : experiment.profiles) inputs["profile " + name] = profile.content_sha256();
     for (const auto& [file, sum] : experiment.parents) inputs["extended experiment " + file] = sum;
     value["inputs_sha256"] = inputs;
+    for (const auto& [name, platform] : experiment.platforms) value["platforms"][platform.name] = platform.document;
     Json placements = Json::object();  // of every platform, those of its runs
     for (const RunPoint& run : experiment.runs) {
       Json& list = placements[run.platform];

@@ -53,6 +53,8 @@ REGISTRY = (
     Entry("density_over_iterations", "Threshold and density over the iterations", "Selection threshold and actual density U/N in every recorded iteration"),
     Entry("selection_time", "Selection time", "Time of the selection kernels against the number of workers n"),
     Entry("traffic", "Traffic", "Bytes that a worker sends in an iteration against the number of workers n"),
+    Entry("link_traffic", "Traffic by class of links", "Bytes that an iteration moves over device links, NICs and the network's links, per worker, against the number of workers n"),
     Entry("energy_time", "Fidelity and time", "Share of the gradients' energy that is exchanged against the iteration time, with the Pareto front"),
-    Entry("winner_map", "Map of the fastest exchange", "Which exchange has the shortest iteration, over n and platforms or n and densities"),
+    Entry("winner_map", "Map of the fastest exchange", "Which exchange has the shortest iteration, over n and the bandwidth of the NICs, n and platforms or n and densities"),
+    Entry("claims", "Claims of the sources", "Numbers that the experiment's sources give against those of the results, with the tolerance of each"),
 )

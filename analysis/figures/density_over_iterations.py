@@ -1,7 +1,7 @@
 """Selection threshold and actual density U/N in every recorded iteration: a row of panels each, a column per n."""
 import math
 
-from analysis import caption, files, panels, select, style
+from analysis import caption, files, panels, pick, style
 from analysis.figures import NotApplicable
 from analysis.results import slices, varying
 
@@ -20,15 +20,15 @@ def draw(results, style_name):
 
 def _draw(results, one, style_name, name):
     looks = style.fit(style.looks(one.sparse()), style.WIDTH_IN[style_name] - 0.6)
-    ns = select.telling_workers(one)
+    ns = pick.telling_workers(one)
     density = one.facets["density"]
     rows = {"threshold": [], "density": []}
     for n in ns:
-        points = {series: select.point_at(one, series, n) for series in looks}
+        points = {series: pick.point_at(one, series, n) for series in looks}
         status = max((p.status for p in points.values() if p), key=panels.STATUS_RANK.index)
         words = {"captured": "captured", "projected": "projected", "unvalidated": "not validated"}[status]
         for kind, label in (("threshold", "threshold"), ("density", "actual density U/N")):
-            lines = [panels.Line(series, select.over_iterations(results, p, kind)) for series, p in points.items() if p]
+            lines = [panels.Line(series, pick.over_iterations(results, p, kind)) for series, p in points.items() if p]
             for line in lines:
                 for p in line.points:  # a log axis shows positive values only
                     p["y"] = p["y"] if p["y"] > 0 else math.nan

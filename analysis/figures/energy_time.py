@@ -1,7 +1,7 @@
 """Fidelity against time: the share of the gradients' energy that is exchanged, against the iteration time, with the Pareto front."""
 import math
 
-from analysis import caption, files, panels, select, style
+from analysis import caption, files, panels, pick, style
 from analysis.figures import NotApplicable
 from analysis.results import DENSE, slices, varying
 
@@ -44,14 +44,14 @@ def _stairs(kept, right):
 def _draw(group, energies, style_name, name):
     looks = style.fit(style.looks({series for one in group for series in one.curves}), style.WIDTH_IN[style_name] - 0.6)
     several = len(group) > 1
-    ns = select.telling_workers(group[0]) if group[0].sparse() else group[0].workers()[-1:]
+    ns = pick.telling_workers(group[0]) if group[0].sparse() else group[0].workers()[-1:]
     shown = []
     for n in ns:
         lines = []
         for series in looks:
             points = []
             for one in group[:1] if series[0] in DENSE else group:
-                p = select.point_at(one, series, n)
+                p = pick.point_at(one, series, n)
                 if p is None:
                     continue
                 energy = sum(energies.get(row.run_id, math.nan) for row in p.rows) / len(p.rows)

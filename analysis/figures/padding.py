@@ -1,5 +1,5 @@
 """Padding f = n max k_i / sum k_i: against n, and over the iterations at the largest captured and the largest n."""
-from analysis import caption, files, panels, select, style
+from analysis import caption, files, panels, pick, style
 from analysis.results import slices, varying
 
 
@@ -20,9 +20,9 @@ def _draw(results, one, style_name, name):
     ideal = [panels.Reference("no_padding", [(ns[0], 1.0), (ns[-1], 1.0)], stretch=True)]
     shown = [panels.Panel("workers", "against n, means", "padding n max k / Σ k", lines, references=ideal, shade=one.validated_up_to())]
     if results.has_series():
-        for n in select.telling_workers(one):
-            points = {series: select.point_at(one, series, n) for series in looks}
-            lines = [panels.Line(series, select.over_iterations(results, p, "padding")) for series, p in points.items() if p]
+        for n in pick.telling_workers(one):
+            points = {series: pick.point_at(one, series, n) for series in looks}
+            lines = [panels.Line(series, pick.over_iterations(results, p, "padding")) for series, p in points.items() if p]
             status = max((p.status for p in points.values() if p), key=panels.STATUS_RANK.index)
             words = {"captured": "captured", "projected": "projected", "unvalidated": "not validated"}[status]
             xs = [p["x"] for line in lines for p in line.points]

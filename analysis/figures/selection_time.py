@@ -1,5 +1,5 @@
 """Time of the selection kernels against n, a panel per kernel profile or, with one profile, per density; a file per platform where it matters."""
-from analysis import caption, files, panels, select, style
+from analysis import caption, files, panels, pick, style
 from analysis.figures import NotApplicable
 from analysis.figures.breakdown import unit
 from analysis.results import slices, varying
@@ -11,7 +11,7 @@ def draw(results, style_name):
     found = [one for one in slices(results, "time", KEYS) if one.sparse()]
     if found and not any(p.mean("selection_time_s") > 0 for one in found for points in one.sparse().values() for p in points):
         raise NotApplicable("a sparsifier with a selection time", "none")
-    groups = select.alike([_without_baselines(one) for one in found], ("selection_time_s",), ("platform", "all_gather", "all_reduce", "broadcast"))
+    groups = pick.alike([_without_baselines(one) for one in found], ("selection_time_s",), ("platform", "all_gather", "all_reduce", "broadcast"))
     drawn = {id(one): same for one, same in groups}
     firsts = sorted((one for one, _ in groups), key=lambda one: -one.facets["density"])
     across = varying(firsts) if firsts else []
@@ -24,6 +24,11 @@ def draw(results, style_name):
     return drawings
 
 
+def _band(one, series):
+    """Columns of a band over the seeds, where there are several."""
+    return ("selection_time_s", "selection_time_s") if any(len(p.rows) > 1 for p in one.curves[series]) else ()
+
+
 def _without_baselines(one):
     return type(one)(one.facets, one.sparse())
 
@@ -34,7 +39,7 @@ def _draw(page, panel_key, drawn, style_name, name):
     factor, unit_name = unit(longest)
     shown = []
     for one in page:
-        lines = [panels.over_n(series, one.curves[series], "selection_time_s", scale=lambda _: factor) for series in looks if series in one.curves]
+        lines = [panels.over_n(series, one.curves[series], "selection_time_s", *_band(one, series), scale=lambda _: factor) for series in looks if series in one.curves]
         for line in lines:
             for p in line.points:
                 p["cells"].update(unit=unit_name, density_wanted=one.facets["density"])
@@ -50,6 +55,6 @@ def _draw(page, panel_key, drawn, style_name, name):
         "Time of the selection kernels in an iteration (threshold selection, top-k) against the number of workers n: the time by which selection "
         "makes the latest worker later. The line falls as 1/n from the slowest at the smallest n: what perfectly shared work would need.",
         caption.facets(everything, dense=False) + (" The selection time is the same in all of these." if len(everything) > len(page) else ""),
-        caption.series(page), caption.times(page), caption.counts(page), caption.iterations(page), panels.STATUS_SENTENCE, panels.not_drawn(shown, looks))
-    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value",), text, notes=[panels.note("1/n")],
+        caption.series(page), caption.times(page), caption.counts(page), caption.iterations(page) + (" Bands reach from the lowest to the highest seed." if any(_band(one, series) for one in page for series in one.curves) else ""), panels.STATUS_SENTENCE, panels.not_drawn(shown, looks))
+    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value", "lowest_seed", "highest_seed"), text, notes=[panels.note("1/n")],
                        captured=page[0].facets["captured_workers"], height_in=2.3, shared_y=True)

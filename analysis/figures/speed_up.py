@@ -2,27 +2,66 @@
 import math
 
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from analysis import caption, files, standalone, style
 from analysis.figures import Drawing
 from analysis.results import DENSE, slices, varying
 
-COLUMNS = ("panel", "curve", "sparsifier", "parameters", "baseline", "seed", "workers", "value", "workers_to", "counts_origin", "validated",
+COLUMNS = ("panel", "curve", "sparsifier", "parameters", "baseline", "seed", "workers", "value", "p05", "p95", "floor", "workers_to", "counts_origin", "validated",
            "kernel_times_origin", "compute_times_origin", "network", "iterations", "seeds")
 ROW_IN = 0.14
 IDEAL = Line2D([], [], color="black", linewidth=0.7, linestyle=(0, (6, 2)), label="ideal, y = n")
 STAR = Line2D([], [], color="none", marker="*", markersize=7, markerfacecolor="white", markeredgecolor="black", markeredgewidth=0.7,
               label="break-even with dense fp32")
+FLOOR = Patch(facecolor="none", edgecolor="#444444", hatch="/////", linewidth=0.3, label="up to an all-gather that does not pad")
+# An all-gather that neither pads nor waits for the largest block: what one that does not pad could reach (docs/collectives.md).
+UNPADDED = "pipelined_ready"
+
+
+def band(row):
+    """Speed-up at the 5 % and 95 % quantiles of a row's iteration time, the lower one first; NaN where they are not known."""
+    mean, low, high = (row.values[f"iteration_time_s_{q}"] for q in ("mean", "p05", "p95"))
+    return tuple(row.values["speed_up"] * mean / time if time > 0 else math.nan for time in (high, low))
+
+
+def point_band(point):
+    """The same over the seeds of a point: lowest and highest."""
+    bands = [band(row) for row in point.rows]
+    return min(b[0] for b in bands) if all(math.isfinite(b[0]) for b in bands) else math.nan, max(b[1] for b in bands) if all(math.isfinite(b[1]) for b in bands) else math.nan
+
+
+def floors(results, found):
+    """Speed-ups without the padding of the all-gather: {(id of a slice, series, n): (speed-up, whether it was run)} of slices whose all-gather pads.
+
+    Where the results have the same with the all-gather UNPADDED, it is that run's; else the index exchange is taken to last 1/f of its time, f being the mean padding."""
+    paddings = {row.run_id: row.values["padding_mean"] for row in results.group("selection")}
+    known = {}
+    for one in found:
+        if not one.facets["all_gather"].endswith("_padded"):
+            continue
+        other = next((o for o in found if o.facets == dict(one.facets, all_gather=UNPADDED)), None)
+        for series, points in one.sparse().items():
+            for p in points:
+                f = sum(paddings.get(row.run_id, math.nan) for row in p.rows) / len(p.rows)
+                ran = next((q for q in other.curves.get(series, ()) if q.workers == p.workers), None) if other else None
+                time = p.mean("iteration_time_s_mean")
+                if ran is not None and ran.mean("speed_up") > p.mean("speed_up"):
+                    known[id(one), series, p.workers] = (ran.mean("speed_up"), True)
+                elif ran is None and f > 1 and time > 0:
+                    known[id(one), series, p.workers] = (p.mean("speed_up") * time / (time - p.mean("index_exchange_time_s") * (1 - 1 / f)), False)
+    return known
 
 
 def draw(results, style_name):
     found = slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))
     across = varying(found) if found else []
+    without_padding = floors(results, found)
     drawings = []
     for page, whole in files.pages(found, "platform", 3 if style.wide(style_name) else 1):
         names = [key for key in across if key != "platform" or not whole]
         facets = dict(page[0].facets, platform=[one.facets["platform"] for one in page])
-        drawings.append(_draw(results, page, style_name, files.name("speed_up", names, facets)))
+        drawings.append(_draw(results, page, without_padding, style_name, files.name("speed_up", names, facets)))
     return drawings
 
 
@@ -62,14 +101,18 @@ def on_curve(points, workers):
     return math.nan
 
 
-def _draw(results, page, style_name, name):
+def _draw(results, page, without_padding, style_name, name):
     looks = style.fit(style.looks({series for one in page for series in one.curves}), 0.22 * style.WIDTH_IN[style_name] + 0.3)
     sparse = [series for series in looks if series[0] not in DENSE]
     entries = {id(one): entries_of(results, one) for one in page}
     baselines = [b for b in DENSE if any(e.baseline == b for found in entries.values() for e in found)]
     statuses = {row.status for one in page for row in one.rows()}
     status = style.status_handles(statuses, page[0].facets["captured_workers"])
-    notes = [IDEAL]
+    # Beside all other marks a padding of less than 1 % of the speed-up is not to be seen.
+    floor = {key: value for key, value in without_padding.items() if key[0] in {id(one) for one in page}}
+    seen = any(floor[key][0] > 1.01 * p.mean("speed_up") for one in page for series, points in one.curves.items() for p in points
+               for key in [(id(one), series, p.workers)] if key in floor)
+    notes = [IDEAL] + [FLOOR] * seen
     crossings = any(e.points and e.baseline == "dense" for found in entries.values() for e in found)
     if crossings:
         notes.append(STAR)
@@ -82,15 +125,15 @@ def _draw(results, page, style_name, name):
     total = title + panel_height + len(baselines) * (strip_title + strip) + 0.4
     sheet = style.Sheet(style_name, total, [[style.series_handle(look) for look in looks.values()], status, notes])
 
-    values = [p.mean("speed_up") for one in page for points in one.curves.values() for p in points]
+    values = [p.mean("speed_up") for one in page for points in one.curves.values() for p in points] + [value for value, _ in floor.values()]
     ns = sorted({n for one in page for n in one.workers()})
     bounds = style.limits(values + [float(n) for n in ns], 1.15) or (0.5, 2.0)
     table, recipe = [], []
     for column, one in enumerate(page):
         x = left + column * (panel_width + gap)
         axes = sheet.axes(x, title, panel_width, panel_height)
-        _panel(axes, one, looks, ns, bounds, panel_width, not baselines, table)
-        recipe.append(standalone.panel(axes, {"panel": one.facets["platform"]}, x="workers", y="value"))
+        _panel(axes, one, looks, ns, bounds, panel_width, not baselines, {key[1:]: value[0] for key, value in floor.items() if key[0] == id(one)}, table)
+        recipe.append(standalone.panel(axes, {"panel": one.facets["platform"]}, x="workers", y="value", low="p05", high="p95", floor="floor"))
         axes.set_title(style.plain(one.facets["platform"]), pad=3)
         if column == 0:
             axes.set_ylabel("speed-up")
@@ -108,14 +151,14 @@ def _draw(results, page, style_name, name):
                                            series=[[*series, standalone.to_hex(looks[series].colour)] for series in sparse]))
             below.set_title(f"bars: faster than {style.look(baseline).label}", fontsize=style.TEXT_PT, pad=2)
         (below if baselines else axes).set_xlabel("workers n")
-    curves = standalone.series_curves(looks, curve="speed_up") + [
+    curves = [dict(one, hatch=look.hatch * 2) for one, look in zip(standalone.series_curves(looks, curve="speed_up"), looks.values())] + [
         standalone.curve({"curve": "ideal"}, colour="black", line=(0, (6, 2))),
         standalone.curve({"curve": "break_even", "baseline": "dense"}, colour="black", line="none", marker="*")]
-    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks)),
+    return Drawing(name, sheet.figure, COLUMNS, table, _caption(page, entries, style.looks(looks), floor if seen else {}),
                    {"panels": recipe, "curves": curves, "legends": sheet.legends})
 
 
-def _panel(axes, one, looks, ns, bounds, panel_width, labelled, table):
+def _panel(axes, one, looks, ns, bounds, panel_width, labelled, floor, table):
     style.workers_axis(axes, ns, panel_width, labelled=labelled)
     style.shade_beyond(axes, one.validated_up_to())
     axes.set_yscale("log", base=2)
@@ -128,11 +171,14 @@ def _panel(axes, one, looks, ns, bounds, panel_width, labelled, table):
         table.append({"panel": platform, "curve": "ideal", "workers": n, "value": float(n)})
     for series, look in looks.items():
         points = one.curves.get(series, ())
-        style.curve(axes, [(p.workers, p.mean("speed_up") if p.mean("speed_up") > 0 else math.nan, None, None, p.status) for p in points], look,
+        style.curve(axes, [(p.workers, p.mean("speed_up") if p.mean("speed_up") > 0 else math.nan, *point_band(p), p.status) for p in points], look,
                     zorder=3.2 if series[0] in DENSE else 3.0)
+        fill = [(p.workers, p.mean("speed_up"), floor[series, p.workers]) for p in points if (series, p.workers) in floor]
+        if len(fill) > 1:
+            axes.fill_between(*zip(*fill), facecolor="none", edgecolor=look.colour, hatch=look.hatch * 2, linewidth=0.3, alpha=0.6, zorder=2.2)
         for p in points:
             table.append({"panel": platform, "curve": "speed_up", "sparsifier": series[0], "parameters": series[1], "workers": p.workers,
-                          "value": p.mean("speed_up"), "counts_origin": p.counts_origin, "validated": p.validated,
+                          "value": p.mean("speed_up"), **dict(zip(("p05", "p95"), point_band(p))), "floor": floor.get((series, p.workers)), "counts_origin": p.counts_origin, "validated": p.validated,
                           "kernel_times_origin": p.kernel_times_origin, "compute_times_origin": p.compute_times_origin, "network": p.network,
                           "iterations": p.iterations, "seeds": len(p.rows)})
 
@@ -206,8 +252,11 @@ def _short(workers):
     return f"{workers:.1f}" if workers < 100 else f"{workers:.0f}"
 
 
-def _caption(page, entries, looks):
+def _caption(page, entries, looks, floor):
     sentences = []
+    ran = {was_run for _, was_run in floor.values()}
+    hatched = ("" if not floor else "Hatched: what an all-gather that does not pad could add, "
+               + " and ".join(["the runs with the all-gather " + UNPADDED] * (True in ran) + ["an estimate that lets the index exchange last 1/f of its time (f: mean padding)"] * (False in ran)) + ".")
     for one in page:
         found = entries[id(one)]
         seeds = {e.seed for e in found}
@@ -229,7 +278,7 @@ def _caption(page, entries, looks):
         "Speed-up against the number of workers n: n times the iteration time of one worker without communication, divided by the iteration time "
         "of n workers. The ideal is n.",
         caption.facets(page), caption.series(page), caption.times(page), caption.counts(page),
-        caption.iterations(page),
+        caption.iterations(page, "bands"), hatched,
         "Captured counts: solid lines, filled markers. Projected: dashed lines, hollow markers. Beyond the validated range: dotted lines, "
         "hollow markers, shaded ground.",
         "Strips: filled bars (hollow where counts are projected) show where a sparsifier is faster than the baseline (with several "

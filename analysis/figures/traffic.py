@@ -1,5 +1,5 @@
 """Bytes that a worker sends in an iteration against n, with the dense baselines."""
-from analysis import caption, files, panels, select, style
+from analysis import caption, files, panels, pick, style
 from analysis.results import slices, varying
 
 KEYS = ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast")
@@ -8,7 +8,7 @@ UNITS = ((1e3, 1.0, "bytes"), (1e6, 1e-3, "kB"), (1e9, 1e-6, "MB"), (float("inf"
 
 def draw(results, style_name):
     found = slices(results, "traffic", KEYS)
-    groups = select.alike(found, ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max"), ("platform", "profile"))
+    groups = pick.alike(found, ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max"), ("platform", "profile"))
     drawn = {id(one): same for one, same in groups}
     firsts = sorted((one for one, _ in groups), key=lambda one: -one.facets["density"])
     across = varying(firsts) if firsts else []

@@ -1,10 +1,10 @@
-"""Which exchange has the shortest iteration: a map over n and platforms (a panel per density), and one over n and densities."""
+"""Which exchange has the shortest iteration: a map over n and the bandwidth of the NICs (platforms that differ in nothing else), over n and platforms, and over n and densities."""
 import math
 
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
-from analysis import caption, files, panels, standalone, style
+from analysis import caption, families, files, panels, standalone, style
 from analysis.figures import Drawing, NotApplicable
 from analysis.results import slices, varying
 
@@ -20,17 +20,21 @@ def draw(results, style_name):
     swept = [key for key in ("platform", "density") if key in across]
     if found and not swept:
         raise NotApplicable("more than one platform or density", "one of each")
+    by_bandwidth = families.by_bandwidth_or_none(results, found)
+    maps = [("bandwidth", list(reversed(family.items()))) for family in by_bandwidth]
     for lines_key in swept:
         groups = {}
         for one in found:
             groups.setdefault(tuple((k, v) for k, v in one.facets.items() if k != lines_key), []).append(one)
         for group in groups.values():
-            if len(group) < 2:
-                continue
-            group = _ordered(group, lines_key)
-            names = [key for key in across if key != lines_key]
-            base = "winner_map" if len(swept) == 1 else f"winner_map-over_{lines_key}"
-            drawings.append(_draw(group, lines_key, style_name, files.name(base, names, group[0].facets)))
+            # Platforms that are all of one family have their bandwidths as an axis instead of their names.
+            if len(group) > 1 and not (lines_key == "platform" and any(len(family) == len(group) and all(one in group for one in family.values()) for family in by_bandwidth)):
+                maps.append((lines_key, [(one.facets[lines_key], one) for one in _ordered(group, lines_key)]))
+    kinds = {key for key, _ in maps}
+    for lines_key, lines in maps:
+        base = "winner_map" if len(kinds) == 1 else f"winner_map-over_{lines_key}"
+        names = [key for key in across if key != {"bandwidth": "platform"}.get(lines_key, lines_key)]
+        drawings.append(_draw(lines, lines_key, style_name, files.name(base, names, lines[0][1].facets)))
     return drawings
 
 
@@ -56,17 +60,19 @@ def ranking(one, n):
     return [(time, series, p) for time, _, series, p in sorted(f for f in found if math.isfinite(f[0]))]
 
 
-def _line_name(one, lines_key):
-    value = one.facets[lines_key]
+def _line_name(value):
     return value if isinstance(value, str) else caption.number(value)
 
 
-def _draw(group, lines_key, style_name, name):
+def _draw(lines, lines_key, style_name, name):
+    """`lines`: (value of what the lines stand for, slice) from the top."""
+    group = [one for _, one in lines]
+    labels = [_line_name(value) for value, _ in lines]
     ns = sorted({n for one in group for n in one.workers()})
     width = style.WIDTH_IN[style_name]
     looks = style.looks({series for one in group for series in one.curves})
     table = []
-    for one in group:
+    for label, one in zip(labels, group):
         for n in ns:
             ranked = ranking(one, n)
             if not ranked:
@@ -74,7 +80,7 @@ def _draw(group, lines_key, style_name, name):
             time, series, point = ranked[0]
             dense = _time(one, ("dense", "{}"), n)
             status = max((p.status for _, s, p in ranked), key=panels.STATUS_RANK.index)
-            row = {"panel": lines_key, "line": _line_name(one, lines_key), "workers": n, "sparsifier": series[0], "parameters": series[1], "iteration_time_s": time,
+            row = {"panel": lines_key, "line": label, "workers": n, "sparsifier": series[0], "parameters": series[1], "iteration_time_s": time,
                    "dense_time_s": dense, "text": _gain(dense / time) if time > 0 else "", **panels.origin(point),
                    "counts_origin": "captured" if status == "captured" else "projected", "validated": status != "unvalidated"}
             if len(ranked) > 1:
@@ -91,7 +97,6 @@ def _draw(group, lines_key, style_name, name):
         if at is not None and status in worst.values():
             edges.append((at - 0.5, dashes))
             notes.append(panels.note(label, "black", dashes, 1.4))
-    labels = [_line_name(one, lines_key) for one in group]
     left = 0.1 + style.LABEL_PT / 72 + 0.1 + max(style.text_width(style.plain(label)) for label in labels) + 0.05
     panel_width, height = width - left - 0.1, CELL_IN * len(group)
     sheet = style.Sheet(style_name, 0.05 + height + 0.41, [handles, notes])
@@ -116,14 +121,15 @@ def _draw(group, lines_key, style_name, name):
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_xlabel("workers n", labelpad=2)
-    axes.set_ylabel({"platform": "platform", "density": "density wanted"}[lines_key])
+    axes.set_ylabel({"platform": "platform", "density": "density wanted", "bandwidth": "GB/s a NIC"}[lines_key])
     axes.yaxis.set_label_coords(-(left - 0.13) / panel_width, 0.5)
     recipe = {"panels": [standalone.panel(axes, {}, "cells", columns=[float(n) for n in ns], lines=labels, edges=edges, series=[list(s) for s in looks],
                                           looks=[{"colour": standalone.to_hex(look.colour), "text": _ink(look.colour)} for look in looks.values()])],
               "legends": sheet.legends}
     text = caption.join(
-        "The exchange with the shortest iteration at every number of workers n, over " + {"platform": "platforms (from the one on which dense fp32 takes longest)",
-                                                                                             "density": "densities"}[lines_key]
+        "The exchange with the shortest iteration at every number of workers n, over " + {
+            "platform": "platforms (from the one on which dense fp32 takes longest)", "density": "densities",
+            "bandwidth": "the bandwidth of the NICs, in which alone the platforms differ"}[lines_key]
         + ". The number is the iteration time of dense fp32 over the winner's (1 where dense fp32 wins). The CSV also has the second best.",
         caption.facets(group), caption.series(group), caption.times(group), caption.counts(group), caption.iterations(group))
     return Drawing(name, sheet.figure, COLUMNS, table, text, recipe)

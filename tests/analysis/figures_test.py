@@ -155,6 +155,39 @@ class Numbers(DirectoryTest):
         numbers = [text.get_text() for text in drawing.figure.axes[1].texts]
         self.assertEqual(sorted(numbers), sorted(f"{points['ethernet-10g', s, 'dense'][0]:.1f}" for s in ("topk", "hard_threshold")))
 
+    def test_bands_and_the_floor_of_the_speed_up(self):
+        def padded(row):
+            return dict(row, all_gather="ring_padded")
+
+        drawing, = drawings(fixture.make(self.path("r"), change=padded), "speed_up", "double")
+        found = {(r["panel"], r["sparsifier"], r["workers"]): r for r in drawing.table if r["curve"] == "speed_up"}
+        for (platform, name, n), r in found.items():
+            # The fixture's quantiles are 0.97 and 1.05 times the mean time.
+            self.assertAlmostEqual(r["p05"] * 1.05, r["value"])
+            self.assertAlmostEqual(r["p95"] * 0.97, r["value"])
+            padding = 1.0 if name in ("dense", "dense_fp16") else fixture.selection(name, 0.01, n, 1)[4]
+            if padding == 1.0:
+                self.assertIsNone(r["floor"], name)
+                continue
+            parts = fixture.phases(name, 0.01, n, platform, 1)
+            self.assertAlmostEqual(r["floor"], n * fixture.PLATFORMS[platform][2] / (sum(parts) - parts[2] * (1 - 1 / padding)), delta=1e-9 * n)
+        self.assertIn("an estimate", drawing.caption)
+        hatched = [c for c in drawing.figure.axes[0].collections if c.get_hatch()]
+        self.assertEqual(len(hatched), 5)  # all but Top-k and the baselines
+        # With runs of an all-gather that does not pad, those are it.
+        def both(row):
+            row = dict(row, all_gather="pipelined_ready" if row["seed"] == 2 else "ring_padded", seed=1, run_id=row["run_id"] + str(row["seed"]))
+            if row["all_gather"] == "pipelined_ready" and row["metric_group"] == "time" and row["sparsifier"] == "deft":
+                row["speed_up"] = repr(float(row["speed_up"]) * 1.5)
+            return row
+
+        found = drawings(fixture.make(self.path("s"), sparsifiers=("deft", "sage"), workers=(2, 16), platforms=("hdr-nvlink",), seeds=(1, 2), change=both, break_even=False), "speed_up", "double")
+        drawing = next(d for d in found if "padded" in d.name)
+        floors = {(r["sparsifier"], r["workers"]): r["floor"] and r["floor"] / r["value"] for r in drawing.table if r["curve"] == "speed_up"}
+        self.assertEqual({k: v and round(v, 4) for k, v in floors.items()}, {("deft", 2): 1.5, ("deft", 16): 1.5, **{(s, n): None for s in ("dense", "dense_fp16", "sage") for n in (2, 16)}})
+        self.assertIn("the runs with the all-gather pipelined_ready", drawing.caption)
+        self.assertNotIn("Hatched", next(d for d in found if "padded" not in d.name).caption)
+
     def test_ranges_of_faster(self):
         from analysis.figures.speed_up import in_all, wins
         from analysis.results import BreakEven
@@ -272,7 +305,7 @@ class Looks(unittest.TestCase):
         from analysis import style
 
         names = list(style._KNOWN)
-        self.assertEqual(len(names), 20)
+        self.assertEqual(len(names), 21)
         self.assertEqual(len({(style.look(n).colour, style.look(n).marker) for n in names}), len(names))
         self.assertEqual(len({style.look(n).label for n in names}), len(names))
         self.assertEqual((style.look("topk").colour, style.look("topk").marker), (style.VERMILLION, "o"))
@@ -351,7 +384,7 @@ class Files(DirectoryTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         figures = json.loads(done.stdout)
         self.assertEqual([f["name"] for f in figures][:3], ["build_up", "breakdown", "speed_up"])
-        self.assertEqual(len(figures), 10)
+        self.assertEqual(len(figures), 12)
         self.assertTrue(all(set(f) == {"name", "title", "description"} and all(f.values()) for f in figures))
 
     def test_without_matplotlib_one_line(self):

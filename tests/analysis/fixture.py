@@ -13,6 +13,7 @@ SELECTION = ["target_k", "selected_sum_mean", "selected_max_mean", "union_mean",
 TIME = ["iteration_time_s_mean", "iteration_time_s_p05", "iteration_time_s_p95", "forward_backward_time_s", "selection_time_s",
         "index_exchange_time_s", "value_exchange_time_s", "other_time_s", "speed_up"]
 TRAFFIC = ["bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"]
+LINKS = ["device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean"]
 COLUMNS = KEYS + SELECTION + TIME + TRAFFIC
 
 GRADIENTS = 14_700_000
@@ -55,10 +56,11 @@ def phases(sparsifier, density, n, platform, seed):
 
 def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PLATFORMS), densities=(0.01,), seeds=(1,), captured_workers=16,
          validated_up_to=64, profiles=("a100-cuda",), parameters=None, dense=("dense", "dense_fp16"), groups=("selection", "time", "traffic"),
-         change=None, break_even=True, runs=False):
+         change=None, break_even=True, runs=False, links=False):
     """Writes results.csv and summary.json; `change(row)` may alter every row (a dict of texts), or drop it by returning None.
 
-    `parameters` maps a sparsifier to a list of parameter texts; `runs` also writes runs/<run_id>.json with the series."""
+    `parameters` maps a sparsifier to a list of parameter texts; `runs` also writes runs/<run_id>.json with the series; `links` the columns of the link classes: of the fixture's machine, 8 devices a node."""
+    columns = COLUMNS + LINKS * links
     os.makedirs(directory, exist_ok=True)
     rows, totals = [], {}
     for platform in platforms:
@@ -80,9 +82,13 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
                                     "all_gather": "ring", "all_reduce": "ring", "broadcast": "binomial", "seed": seed, "counts_origin": "projected" if projected else "captured",
                                     "kernel_times_origin": "measured", "compute_times_origin": "assumed (fixture)", "iterations": 20, "warmup_iterations": 5}
                                 for group in groups:
-                                    row = dict.fromkeys(COLUMNS, "")
+                                    row = dict.fromkeys(columns, "")
                                     row.update(common, metric_group=group)
                                     row.update(numbers(group, sparsifier, density, n, platform, seed, text, dense, projected))
+                                    if links and group == "traffic":
+                                        each = float(row["bytes_sent_per_worker_mean"])
+                                        row.update(device_link_bytes_mean=repr(2 * each * n), nic_bytes_mean=repr(2 * each * n / 8 if n > 8 else 0.0), network_link_bytes_mean="0.0",
+                                                   global_link_bytes_mean="0.0")
                                     if group == "time":
                                         totals[platform, profile, density, seed, sparsifier, text, n] = float(row["iteration_time_s_mean"])
                                     row = change(row) if change else row
@@ -91,7 +97,7 @@ def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PL
                                     if row is not None:
                                         rows.append(row)
     with open(os.path.join(directory, "results.csv"), "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     entries = []

@@ -30,6 +30,15 @@ class Legibility(LegibilityTest):
         directory = fixture.make(self.path("r"), workers=(2, 16, 64, 256), sparsifiers=("topk", "deft", "exdyna"), runs=True)
         self.assertEqual(self.check_texts(directory, NAMES), (1 + 1 + 1 + 1 + 1 + 2 + 1) + (2 + 1 + 1 + 1 + 1 + 2 + 1))
 
+    def test_claims_and_link_classes_in_both_widths(self):
+        directory = fixture.make(self.path("r"), workers=(2, 16, 64, 256), sparsifiers=("topk", "deft", "exdyna"), links=True)
+        with open(os.path.join(directory, "experiment.json"), "w", encoding="utf-8") as file:
+            json.dump({"claims": [{"claim": f"at n = {n} with {s} the $build-up$ is as in a rather long sentence of its own source", "source": "s", "value":
+                                   {"column": "build_up_mean", "where": {"sparsifier": s, "workers": n, "platform": "hdr-nvlink"}}, "expected": 1.2 * n ** 0.5, "within": 0.5 * n ** 0.5}
+                                  for n in (2, 16, 64, 256) for s in ("topk", "deft", "exdyna") for _ in range(2)]}, file)
+        styles = (("double", 7.0), ("ieee-single", 3.5))
+        self.assertEqual(self.check_texts(directory, ("claims", "link_traffic"), styles), 2 * (1 + 2))
+
     def test_columns_of_ieee_and_acm(self):
         directory = fixture.make(self.path("r"), workers=(2, 16, 256), sparsifiers=("topk", "exdyna"), runs=True)
         styles = (("ieee-single", 3.5), ("acm-double", 7.0))
@@ -131,6 +140,60 @@ class Numbers(DirectoryTest):
             self.assertAlmostEqual(float(r["text"]), dict((s, t) for t, s in ranked)["dense"] / ranked[0][0], delta=0.051)
         self.assertGreater(len({r["sparsifier"] for d in found for r in d.table}), 1)
 
+    def test_map_over_the_bandwidth(self):
+        directory = fixture.make(self.path("r"), workers=(2, 64))
+        truth = drawings(directory, "winner_map", "double")[0].table
+        kind = {"node": {"devices": 1, "nics": {"count": 1, "bandwidth_GBps": 1.25, "latency_us": 25, "name": "slow", "provenance": {}}}, "network": {"topology": "crossbar"}}
+        for latency, line in ((25, ("25", "1.25")), (4, ("ethernet-10g", "hdr-nvlink"))):
+            fast = {"node": {"devices": 1, "nics": {"count": 1, "bandwidth_GBps": 25, "latency_us": latency, "provenance": {"count": "x"}}}, "network": {"topology": "crossbar"}}
+            with open(os.path.join(directory, "environment.json"), "w", encoding="utf-8") as file:
+                json.dump({"platforms": {"ethernet-10g": kind, "hdr-nvlink": fast}}, file)
+            drawing, = drawings(directory, "winner_map", "double")
+            # Of one kind only when nothing but the bandwidth differs.
+            self.assertEqual(tuple(t.get_text() for t in drawing.figure.axes[0].get_yticklabels()), line)
+            self.assertEqual(drawing.figure.axes[0].get_ylabel(), "GB/s a NIC" if latency == 25 else "platform")
+            names = {"25": "hdr-nvlink", "1.25": "ethernet-10g"}
+            self.assertEqual({(names.get(r["line"], r["line"]), r["workers"], r["sparsifier"], r["iteration_time_s"]) for r in drawing.table},
+                             {(r["line"], r["workers"], r["sparsifier"], r["iteration_time_s"]) for r in truth})
+        with open(os.path.join(directory, "environment.json"), "w", encoding="utf-8") as file:
+            json.dump({"platforms": {"ethernet-10g": {"node": {}}}}, file)
+        self.assertIn("/platforms/ethernet-10g/node/nics/bandwidth_GBps: expected a number above 0, found none", plot(directory, "--figure", "winner_map")[2])
+
+    def test_traffic_by_class_of_links(self):
+        directory = fixture.make(self.path("r"), platforms=("hdr-nvlink",), links=True)
+        drawing, = drawings(directory, "link_traffic", "double")
+        drawn = {(r["panel"], r["sparsifier"], r["workers"]): r["value"] for r in drawing.table if r["curve"] == "sparsifier"}
+        # Bytes of 1e6 n a worker: twice over device links, an eighth of that over NICs from the second node on.
+        self.assertEqual({key[0] for key in drawn}, {"device links", "NICs"})
+        for (panel, _, n), value in drawn.items():
+            if panel == "NICs" and n <= 8:
+                self.assertTrue(math.isnan(value))
+            else:
+                self.assertAlmostEqual(value, (2 if panel == "device links" else 0.25) * n)
+        self.assertEqual({r["unit"] for r in drawing.table}, {"MB"})
+        self.assertIn("Nothing crosses network links and global links.", drawing.caption)
+        status, _, err = plot(fixture.make(self.path("s"), workers=(2,), platforms=("hdr-nvlink",)), "--figure", "link_traffic")
+        self.assertEqual((status, err.count("\n")), (2, 1))
+        self.assertIn("expected bytes by class of links for the figure link_traffic, found no column nic_bytes_mean", err)
+
+    def test_claims_against_the_source(self):
+        directory = fixture.make(self.path("r"), sparsifiers=("topk", "micro"), workers=(2, 64), platforms=("hdr-nvlink",))
+        one = {"claim": "c", "source": "s", "value": {"column": "build_up_mean", "where": {"sparsifier": "micro", "workers": 64}}}
+        claims = [{**one, "expected": 0.95, "within": 0.01}, {**one, "expected": 1.2, "within": 0.1, "differs_because": "of that"}, {**one, "at_most": 2}, {**one, "expected": 3, "within": 1},
+                  {**one, "expected": 3, "within": 1, "value": {"column": "build_up_mean", "where": {"sparsifier": "deft"}}}]
+        with open(os.path.join(directory, "experiment.json"), "w", encoding="utf-8") as file:
+            json.dump({"claims": claims}, file)
+        drawing, = drawings(directory, "claims", "double")
+        self.assertEqual([(r["number"], r["claimed"], r["ours"], r["low"], r["high"], r["outcome"]) for r in drawing.table if r.get("number")],
+                         [(1, 0.95, 0.94, 0.94, 0.96, "holds"), (2, 1.2, 0.94, 1.2 - 0.1, 1.2 + 0.1, "reason"), (4, 3.0, 0.94, 2.0, 4.0, "differs")])
+        marks = {(line.get_xdata()[0], line.get_ydata()[0]): line.get_marker() for line in drawing.figure.axes[0].lines if line.get_marker() not in ("None", None, "")}
+        self.assertEqual(marks, {(0.95, 0.94): "o", (1.2, 0.94): "D", (3.0, 0.94): "X"})
+        self.assertIn("2: c (s): claimed 1.2 ± 0.1, ours 0.94, differs: of that.", drawing.caption)
+        self.assertIn("1 claim with a bound only is not drawn. 1 of all claims was not run.", drawing.caption)
+        with open(os.path.join(directory, "experiment.json"), "w", encoding="utf-8") as file:
+            json.dump({"claims": claims[2:3]}, file)
+        self.assertIn("expected claims with an expected number and their runs for the figure claims", plot(directory, "--figure", "claims")[2])
+
     def test_same_selection_time_on_every_platform_is_one_figure(self):
         directory = fixture.make(self.path("r"), sparsifiers=("topk",))
         drawing, = drawings(directory, "selection_time", "double")
@@ -189,11 +252,14 @@ class NotApplicable(DirectoryTest):
 
 class Scripts(DirectoryTest):
     def test_every_script_draws_its_csv_again(self):
-        directory = fixture.make(self.path("r"), workers=(2, 16, 256), sparsifiers=("topk", "deft"), runs=True)
+        directory = fixture.make(self.path("r"), workers=(2, 16, 256), sparsifiers=("topk", "deft"), runs=True, links=True)
+        with open(os.path.join(directory, "experiment.json"), "w", encoding="utf-8") as file:
+            json.dump({"claims": [{"claim": f"c{n}", "source": "s", "value": {"column": "build_up_mean", "where": {"sparsifier": "topk", "workers": n, "platform": "hdr-nvlink"}}, "expected": n ** 0.8,
+                                   "within": 1} for n in (2, 16, 256)]}, file)
         status, out, _ = plot(directory, "--format", "svg")
         self.assertEqual(status, 0)
         scripts = [path for path in out.split() if path.endswith(".py")]
-        self.assertEqual(len(scripts), 12)
+        self.assertEqual(len(scripts), 15)
         import matplotlib.pyplot as plt
 
         for path in scripts:
@@ -204,6 +270,8 @@ class Scripts(DirectoryTest):
                 figure = module.draw()
                 wanted, drawn = set(), set()
                 for r in rows(path[:-3] + ".csv"):
+                    if r.get("claimed"):
+                        wanted.add((float(r["claimed"]), float(r["ours"])))
                     if r.get("curve") in ("sparsifier", "speed_up"):
                         y = "value" if "value" in r else "energy_exchanged"
                         x = next(key for key in ("x", "iteration", "iteration_time_ms", "workers") if key in r)

@@ -24,6 +24,9 @@ class InTheBrowser(DirectoryTest):
 
         cls.temporary = tempfile.TemporaryDirectory()
         cls.results = fixture.make(cls.temporary.name + "/r", sparsifiers=("topk", "deft"), workers=(2, 16, 256))
+        one = {"claim": "Top-k builds up", "source": "s", "value": {"column": "build_up_mean", "where": {"sparsifier": "topk", "workers": 16, "platform": "hdr-nvlink"}}}
+        with open(cls.results + "/experiment.json", "w", encoding="utf-8") as file:
+            json.dump({"claims": [{**one, "expected": 9, "within": 1}, {**one, "claim": "Top-k does not", "at_most": 1.5}]}, file)
         with open(cls.results + "/report.html", "w", encoding="utf-8") as file:
             file.write(report.page(cls.results))
 
@@ -102,6 +105,18 @@ class InTheBrowser(DirectoryTest):
         self.assertEqual(found["words"], [True] * 3)
         self.assertEqual(found["count"], "3 of 24 rows")
         self.assertEqual(found["chosen"], 8)
+
+    def test_claims(self):
+        found = self.ask("""
+          const box = one("#claimed .table"), mine = one("#claims .plot"), shown = () => all("tbody tr", box).filter((r) => !r.hidden).map((r) => [...r.cells].map((c) => c.textContent));
+          const result = {all: shown()};
+          const choice = one("select", box); choice.value = "differs"; choice.dispatchEvent(new Event("change")); result.differs = shown();
+          mine.focus(); key(mine, "ArrowRight"); result.tip = tip.textContent;
+          return result;""")
+        self.assertEqual([row[:4] + row[5:6] for row in found["all"]], [["1", "Top-k builds up", "s", "9 ± 1", "holds"], ["2", "Top-k does not", "s", "≤ 1.5", "differs"]])
+        self.assertEqual([row[0] for row in found["differs"]], ["2"])
+        self.assertIn("claimed: 9", found["tip"])
+        self.assertIn(f"ours: {16 ** 0.78:.6g}", found["tip"])
 
     def test_light_dark_and_offline(self):
         script = """

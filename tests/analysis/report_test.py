@@ -90,6 +90,23 @@ class Report(DirectoryTest):
         for one in data:
             self.assertTrue(all(len(point[2]) == len(one["columns"]) for point in one["points"]))
 
+    def test_claims(self):
+        directory = self.make()
+        self.assertNotIn('id="claimed"', self.report(directory))
+        one = {"claim": "x < y", "source": "a paper", "value": {"column": "build_up_mean", "where": {"sparsifier": "topk", "workers": 2}}}
+        build_up = 2 ** 0.78
+        write(os.path.join(directory, "experiment.json"), {"schema_version": 1, "name": "e", "claims": [
+            {**one, "expected": 1.7, "within": 0.1}, {**one, "expected": 9, "within": 1, "differs_because": "it is another trace"}]})
+        text = self.report(directory)
+        page = Page(text)
+        self.assertEqual((page.open, page.wrong), ([], []))
+        section = re.search(r'<section id="claimed">.*?</section>', text, re.S).group(0)
+        for part in ("1 of 2 hold, 1 differ for a stated reason.", "x &lt; y", "a paper", "1.7 ± 0.1", f"{build_up:.5g}", f'data-v="{build_up!r}"', "it is another trace"):
+            self.assertIn(part, section)
+        self.assertEqual(re.findall(r"<td>(holds|differs)</td>", section), ["holds", "differs"])
+        self.assertIn('<figure id="claims">', text)
+        self.assertIn('<a href="#claimed">', text)
+
     def test_points_and_rows_are_the_csv(self):
         from analysis import plot, style
         from analysis.figures import REGISTRY

@@ -154,7 +154,7 @@ class WrongInput(DirectoryTest):
         self.assertEqual((status, len(out.split())), (0, 3 * 4))
         skipped = [line.split(" is not drawn: it needs ")[0] for line in err.splitlines()]
         self.assertEqual(skipped, [f"sparscale: {name}" for name in ("breakdown", "speed_up", "efficiency", "density_over_iterations", "selection_time",
-                                                                      "energy_time", "winner_map")])
+                                                                      "link_traffic", "energy_time", "winner_map", "claims")])
 
     def test_usage(self):
         for arguments in ((), (self.results, "--figure", "pie"), (self.results, "--format", "pdf,gif"), (self.results, "--style", "wide"), (self.results, "--what")):
