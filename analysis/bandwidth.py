@@ -22,7 +22,8 @@ MOST_TIMINGS = 60
 SAME_TIME = 1e-9
 # Of a run's identity, what an experiment asks for under the same name.
 FIELDS = ("density", "workers", "captured_workers", "seed", "warmup_iterations", "iterations", "error_feedback", "lr_in_accumulator", "extrapolate_profile", "all_gather", "all_reduce",
-          "broadcast", "reduce_scatter", "reduce", "all_to_all", "gossip", "network", "value_encoding", "index_encoding", "placement", "timeline", "disturbance")
+          "broadcast", "reduce_scatter", "reduce", "all_to_all", "gossip", "network", "value_encoding", "index_encoding", "placement", "timeline", "disturbance", "memory",
+          "device_memory_GB")
 
 
 class Failure(Exception):
@@ -120,7 +121,7 @@ class Timer:
                 "schema_version": 1, "name": "bandwidth", "sparsifier": {"name": identity["sparsifier"], "parameters": identity["parameters"]},
                 "trace": _entry(experiment_file, experiment, "trace", called("trace"), "trace.json"), "profile": _entry(experiment_file, experiment, "profile", called("profile"), ""),
                 "expansion": identity["expansion_requested"],
-                "compute": {"forward_time_s": identity["forward_time_s"], "backward_time_s": identity["backward_time_s"], "origin": identity["compute_origin"]},
+                "compute": {**{key: identity.get(key.replace("time", "times"), identity[key]) for key in ("forward_time_s", "backward_time_s")}, "origin": identity["compute_origin"]},
                 **{key: identity[key] for key in FIELDS if key in identity}}
         except KeyError as missing:
             raise result_files.InputError(environment_file if missing.args[0] == row.platform.partition(" ")[0] else run_file, "",

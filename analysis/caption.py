@@ -1,5 +1,6 @@
 """Sentences that captions share: every parameter, and for every number whether it is measured, modelled, assumed or projected."""
 from analysis import style
+from analysis.results import OPTIONAL_KEYS
 
 NETWORKS = {"simgrid": "SimGrid", "recurrence": "the max-plus recurrence over the message graph"}
 
@@ -19,9 +20,9 @@ def facets(slices, dense=True):
     parts = ["Trace: " + listing(one.facets["trace"] for one in slices),
              "density wanted: " + listing(number(one.facets["density"]) for one in slices),
              "workers: n = " + ", ".join(str(n) for n in sorted({n for one in slices for n in one.workers(dense)}))]
-    for key, label in (("platform", "platform"), ("profile", "kernel profile"), ("all_gather", "all-gather"), ("all_reduce", "all-reduce"),
+    for key, label in (*((key, key.replace("_", " ")) for key in (*OPTIONAL_KEYS, "compute_times_origin", "warmup_iterations")), ("platform", "platform"), ("profile", "kernel profile"), ("all_gather", "all-gather"), ("all_reduce", "all-reduce"),
                        ("broadcast", "broadcast")):
-        values = [one.facets[key] for one in slices if one.facets.get(key)]
+        values = [one.facets[key] for one in slices if one.facets.get(key) not in (None, "")]
         if values:
             parts.append(f"{label}: {listing(values)}")
     parts.append("seed: " + listing(sorted({row.seed for row in rows})))

@@ -45,7 +45,7 @@ class Outcome:
 
 def _matches(row, where, path, pointer):
     for key, wanted in where.items():
-        if key not in result_files.KEYS or key in ("metric_group", "run_id"):
+        if key not in (*result_files.KEYS, *result_files.OPTIONAL_KEYS) or key in ("metric_group", "run_id"):
             raise result_files.InputError(path, f"{pointer}/where/{key}", "a key column of results.csv", "none")
         choices = wanted if isinstance(wanted, list) else [wanted]
         if key == "parameters":

@@ -16,6 +16,8 @@ from analysis import plot  # noqa: E402
 from analysis import results as result_files  # noqa: E402
 
 MATCH = ("trace", "sparsifier", "parameters", "density", "workers", "captured_workers", "expansion_requested", "platform", "profile", "all_gather", "all_reduce", "broadcast", "seed")
+# What tells runs apart besides, where it varies within both directories.
+MORE = (*result_files.OPTIONAL_KEYS, "iterations", "warmup_iterations")
 # What a run was given or made of besides, which may differ between runs that are matched.
 ASIDE = ("iterations", "warmup_iterations", "expansion", "validated", "network", "counts_origin", "kernel_times_origin", "compute_times_origin")
 MACHINE = ("host", "system", "processor", "cores")
@@ -67,10 +69,16 @@ def renamed(a, b):
     return found
 
 
-def keyed(results, without):
+def varied(a, b):
+    """Of MORE, what the sparsifiers' rows of both have several values of."""
+    return [key for key in MORE if all(len({getattr(row, key) for row in one.rows if row.sparsifier not in result_files.DENSE}) > 1 for one in (a, b))]
+
+
+def keyed(results, without, more):
     found = {}
     for row in results.rows:
-        key = (row.metric_group, *(getattr(row, key) for key in MATCH if key not in without and not (key == "density" and row.sparsifier in result_files.DENSE)))
+        key = (row.metric_group, *(getattr(row, key) for key in MATCH if key not in without and not (key == "density" and row.sparsifier in result_files.DENSE)),
+               *(getattr(row, key) for key in more))
         if key in found and not result_files._same_values(found[key], row):
             raise result_files.InputError(results.table_file, f"line {row.line}", "one row with these keys", f"another with other numbers in line {found[key].line}")
         found[key] = row
@@ -88,10 +96,11 @@ def compare(first, second, tolerance):
     a, b = result_files.load(first), result_files.load(second)
     environments = [document(one, "environment.json") for one in (first, second)]
     without = renamed(a, b)
-    left, right = keyed(a, without), keyed(b, without)
+    more = varied(a, b)
+    left, right = keyed(a, without, more), keyed(b, without, more)
     both = [key for key in left if key in right]
     inputs = differences(*(env.get("inputs_sha256", {}) for env in environments))
-    programs = [d for d in differences(*({k: v for k, v in env.items() if k != "inputs_sha256"} for env in environments))]
+    programs = [d for d in differences(*({k: v for k, v in env.items() if k not in ("inputs_sha256", "platforms")} for env in environments))]
     numbers, aside, pairs = [], {}, {}
     # A column of a later version says nothing about results of an earlier one.
     absent = [column for column in sum(result_files.OPTIONAL.values(), ())
@@ -110,7 +119,7 @@ def compare(first, second, tolerance):
                 numbers.append({"metric": column, "a": u, "b": v, "row": x})
     breaks = []
     points = [{(e.platform if "platform" not in without else "", e.profile if "profile" not in without else "", e.sparsifier, e.parameters, e.density if "density" not in without else 0, e.baseline,
-                e.all_gather if "all_gather" not in without else "", e.seed if "seed" not in without else 0, tuple(sorted((k, v) for k, v in e.more.items() if k not in without))): e
+                e.all_gather if "all_gather" not in without else "", e.seed if "seed" not in without else 0, tuple(sorted((k, str(v)) for k, v in e.more.items() if k not in without and (k not in MORE or k in more)))): e
                for e in one.break_even} for one in (a, b)]
     for key, e in points[0].items():
         other = points[1].get(key)

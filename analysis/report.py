@@ -24,6 +24,7 @@ NUMBERS = (("selection", "build_up_mean", "build-up U/k", 1), ("selection", "act
            ("time", "forward_backward_time_s", "forward + backward (ms)", 1e3), ("time", "selection_time_s", "selection (ms)", 1e3),
            ("time", "index_exchange_time_s", "index exchange (ms)", 1e3), ("time", "value_exchange_time_s", "value exchange (ms)", 1e3), ("time", "other_time_s", "other (ms)", 1e3),
            ("time", "speed_up", "speed-up", 1), ("traffic", "bytes_sent_per_worker_mean", "sent per worker (kB)", 1e-3), ("traffic", "messages_mean", "messages", 1))
+VARIED = ("trace", "profile", "captured_workers", "expansion_requested", "all_gather", "all_reduce", "broadcast", *result_files.OPTIONAL_KEYS, "warmup_iterations", "iterations", "seed")
 CHOICES = ("sparsifier", "density", "workers", "platform", "profile")
 
 
@@ -172,9 +173,9 @@ def runs_table(loaded):
     runs = {}
     for row in loaded.rows:
         runs.setdefault(row.run_id, {})[row.metric_group] = row
-    several = {key for key in ("trace", "profile", "captured_workers", "expansion_requested", "all_gather", "all_reduce", "broadcast", "seed") if len({getattr(row, key) for row in loaded.rows}) > 1}
+    several = {key for key in VARIED if len({getattr(row, key) for row in loaded.rows}) > 1}
     keys = [("sparsifier", False), ("parameters", False), ("density", True), ("workers", True), ("platform", False)]
-    keys += [(key, key in ("captured_workers", "seed")) for key in ("trace", "profile", "captured_workers", "expansion_requested", "all_gather", "all_reduce", "broadcast", "seed") if key in several]
+    keys += [(key, key in ("captured_workers", "iterations", "seed")) for key in VARIED if key in several]
     used = [number for number in NUMBERS if any(math.isfinite(groups[number[0]].values[number[1]]) for groups in runs.values() if number[0] in groups)]
     heads = [("n" if key == "workers" else key.replace("_", " "), number) for key, number in keys] + [(text, True) for _, _, text, _ in used]
     heads += [("counts", False), ("kernel times", False), ("run", False)]

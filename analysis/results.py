@@ -26,6 +26,10 @@ GROUPS = {
 # Columns that directories of earlier versions lack; their cells are empty then.
 OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (),
             "traffic": ("device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
+# Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
+OPTIONAL_KEYS = {**dict.fromkeys(("error_feedback", "lr_in_accumulator", "memory", "reduce_scatter", "reduce", "all_to_all", "gossip", "extrapolate_profile", "forward_time_s", "backward_time_s",
+                                  "network_requested"), ""), "timeline": "sequential", "disturbance": "{}"}
+SOFT_KEYS = tuple(OPTIONAL_KEYS) + ("compute_times_origin", "warmup_iterations", "iterations", "network")
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid", "shift"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
 # Columns that may be empty in a selection row: a run need not have a platform.
@@ -171,6 +175,8 @@ def _parse_row(path, line, cells):
         keys[column] = cells[column]
         if column in CHOICES and cells[column] not in CHOICES[column]:
             fail(column, "one of " + ", ".join(CHOICES[column]))
+    for column, default in OPTIONAL_KEYS.items():
+        keys[column] = cells.get(column) or default
     group = keys["metric_group"]
     for column in TEXT_KEYS:
         if not cells[column] and not (group == "selection" and column in MAY_BE_EMPTY):
@@ -247,7 +253,7 @@ def _member(path, pointer, value, key, kinds, expected):
     if key not in value:
         raise InputError(path, f"{pointer}/{key}", expected, "nothing")
     item = value[key]
-    if not isinstance(item, kinds) or isinstance(item, bool) or (isinstance(item, (int, float)) and abs(item) > LARGEST):
+    if not isinstance(item, kinds) or (isinstance(item, bool) and (not isinstance(kinds, tuple) or bool not in kinds)) or (isinstance(item, (int, float)) and abs(item) > LARGEST):
         raise InputError(path, f"{pointer}/{key}", expected, shorten(item))
     return item
 
@@ -279,6 +285,16 @@ def _read_series(path, iterations):
     return series
 
 
+def same_key(text, value):
+    """Whether a cell of a key column says what a JSON value does."""
+    if isinstance(value, bool):
+        return text == ("true" if value else "false")
+    try:
+        return text == value if isinstance(value, str) else float(text) == value
+    except (TypeError, ValueError):
+        return False
+
+
 def _read_summary(path):
     value = read_object(path)
     if _member(path, "", value, "schema_version", int, "1") != 1:
@@ -295,7 +311,8 @@ def _read_summary(path):
         except (ValueError, RecursionError):
             raise InputError(path, pointer + "/parameters", "a text that holds a JSON object", shorten(texts["parameters"])) from None
         more = {key: _member(path, pointer, entry, key, kind, expected)
-                for key, kind, expected in (("trace", str, "a text"), ("all_reduce", str, "a text"), ("broadcast", str, "a text"),
+                for key, kind, expected in (("trace", str, "a text"), ("warmup_iterations", int, "an integer"), ("iterations", int, "an integer"), ("compute_times_origin", str, "a text"),
+                                            *((key, (str, bool, int, float, dict), "a value") for key in OPTIONAL_KEYS), ("all_reduce", str, "a text"), ("broadcast", str, "a text"),
                                             ("expansion_requested", str, "a text"),
                                             ("captured_workers", int, "an integer")) if key in entry}
         density = float(_member(path, pointer, entry, "density", (int, float), "a number"))
@@ -405,7 +422,7 @@ def _collapse(rows):
 def slices(results, group, hard):
     """Cuts the rows of a metric group into slices, in the order of the file.
 
-    `hard` names the key columns that always tell slices apart; `network`, `iterations` and `warmup_iterations` do so only where rows would
+    `hard` names the key columns that always tell slices apart; SOFT_KEYS do so only where rows would
     be the same otherwise (network may differ from n to n within one curve). Captured rows (n <= W) belong to every expansion of their trace, the dense
     baselines to every density. Rows that differ in no key but in their numbers: InputError.
     """
@@ -425,7 +442,7 @@ def slices(results, group, hard):
             # Of captured rows that say the same, the one of this very number of captured workers is taken.
             rows.sort(key=lambda row: (row.captured_workers, row.expansion_requested) != (captured_workers, expansion))
             facets = dict(fixed, captured_workers=captured_workers, expansion_requested=expansion)
-            _cut(results, facets, rows, _baseline_rows(everything, facets), ("network", "iterations", "warmup_iterations"), found)
+            _cut(results, facets, rows, _baseline_rows(everything, facets), SOFT_KEYS, found)
     return found
 
 

@@ -6,6 +6,7 @@ from matplotlib.patches import Patch
 
 from analysis import caption, files, standalone, style
 from analysis.figures import Drawing
+from analysis import results as result_files
 from analysis.results import DENSE, slices, varying
 
 COLUMNS = ("panel", "curve", "sparsifier", "parameters", "baseline", "seed", "workers", "value", "p05", "p95", "floor", "workers_to", "counts_origin", "validated",
@@ -34,7 +35,7 @@ def point_band(point):
 def floors(results, found):
     """Speed-ups without the padding of the all-gather: {(id of a slice, series, n): (speed-up, whether it was run)} of slices whose all-gather pads.
 
-    Where the results have the same with the all-gather UNPADDED, it is that run's; else the index exchange is taken to last 1/f of its time, f being the mean padding."""
+    Where the results have the same with the all-gather UNPADDED, it is that run's; else, where phases do not overlap, the index exchange is taken to last 1/f of its time, f being the mean padding."""
     paddings = {row.run_id: row.values["padding_mean"] for row in results.group("selection")}
     known = {}
     for one in found:
@@ -48,7 +49,7 @@ def floors(results, found):
                 time = p.mean("iteration_time_s_mean")
                 if ran is not None and ran.mean("speed_up") > p.mean("speed_up"):
                     known[id(one), series, p.workers] = (ran.mean("speed_up"), True)
-                elif ran is None and f > 1 and time > 0:
+                elif ran is None and f > 1 and time > 0 and all((row.timeline, row.disturbance) == ("sequential", "{}") for row in p.rows):
                     known[id(one), series, p.workers] = (p.mean("speed_up") * time / (time - p.mean("index_exchange_time_s") * (1 - 1 / f)), False)
     return known
 
@@ -69,7 +70,7 @@ def entries_of(results, one):
     """Break-even entries of a slice."""
     facets, seeds = one.facets, {row.seed for row in one.rows()}
     return [e for e in results.break_even if (e.platform, e.profile, e.all_gather) == (facets["platform"], facets["profile"], facets["all_gather"])
-            and all(facets[key] == value for key, value in e.more.items()) and e.density == facets["density"] and e.seed in seeds and (e.sparsifier, e.parameters) in one.sparse()]
+            and all(key not in facets or result_files.same_key(facets[key], value) for key, value in e.more.items()) and e.density == facets["density"] and e.seed in seeds and (e.sparsifier, e.parameters) in one.sparse()]
 
 
 def wins(entry, first, last):

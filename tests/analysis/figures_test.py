@@ -236,6 +236,32 @@ class Numbers(DirectoryTest):
         for drawing in drawings(directory, "speed_up", "double"):
             self.assertEqual(len([r for r in drawing.table if r.get("sparsifier") == "dense" and r["curve"] == "speed_up"]), 2 * 2)
 
+    def test_other_axes_make_files_of_their_own(self):
+        from analysis.figures.speed_up import entries_of
+        from analysis.results import load, slices
+
+        def without_feedback(row):
+            # What the fixture runs with seed 2 stands for runs without error feedback.
+            return dict(row, error_feedback="false" if row["seed"] == 2 else "true", seed=1)
+
+        directory = fixture.make(self.path("r"), sparsifiers=("topk", "micro"), platforms=("ethernet-10g",), seeds=(1, 2), more=("error_feedback",), change=without_feedback)
+        path = os.path.join(directory, "summary.json")
+        with open(path, encoding="utf-8") as file:
+            summary = json.load(file)
+        for entry in summary["break_even"]:
+            entry.update(error_feedback=entry["seed"] == 1, seed=1)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(summary, file)
+        for name in ("build_up", "speed_up"):
+            self.assertEqual([d.name for d in drawings(directory, name, "double")], [f"{name}-error_feedback_{value}" for value in ("true", "false")])
+        self.assertIn("error feedback: false", drawings(directory, "build_up", "double")[1].caption)
+        loaded = load(directory)
+        for one in slices(loaded, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast")):
+            found = entries_of(loaded, one)
+            self.assertEqual(len(found), 4)
+            self.assertEqual({e.more["error_feedback"] for e in found}, {one.facets["error_feedback"] == "true"})
+            self.assertEqual(len(one.curves), 4)  # both baselines are in both
+
     def test_break_even_of_another_collective_is_not_drawn(self):
         directory = fixture.make(self.path("r"), platforms=("ethernet-10g",))
         self.assertTrue([r for r in drawings(directory, "speed_up", "double")[0].table if r["curve"] == "break_even"])

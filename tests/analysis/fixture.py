@@ -56,11 +56,12 @@ def phases(sparsifier, density, n, platform, seed):
 
 def make(directory, sparsifiers=SPARSIFIERS, workers=WORKERS, platforms=tuple(PLATFORMS), densities=(0.01,), seeds=(1,), captured_workers=16,
          validated_up_to=64, profiles=("a100-cuda",), parameters=None, dense=("dense", "dense_fp16"), groups=("selection", "time", "traffic"),
-         change=None, break_even=True, runs=False, links=False):
+         change=None, break_even=True, runs=False, links=False, more=()):
     """Writes results.csv and summary.json; `change(row)` may alter every row (a dict of texts), or drop it by returning None.
 
-    `parameters` maps a sparsifier to a list of parameter texts; `runs` also writes runs/<run_id>.json with the series; `links` the columns of the link classes: of the fixture's machine, 8 devices a node."""
-    columns = COLUMNS + LINKS * links
+    `parameters` maps a sparsifier to a list of parameter texts; `runs` also writes runs/<run_id>.json with the series; `links` the columns of the link classes: of the fixture's machine, 8 devices a node;
+    `more` further columns, which `change` fills."""
+    columns = COLUMNS + LINKS * links + list(more)
     os.makedirs(directory, exist_ok=True)
     rows, totals = [], {}
     for platform in platforms:
