@@ -24,7 +24,8 @@ GROUPS = {
     "traffic": ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"),
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
-OPTIONAL = {"selection": ("energy_exchanged_mean",), "time": (),
+OPTIONAL = {"selection": ("energy_exchanged_mean",),
+            "time": ("iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high"),
             "traffic": ("device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 # Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
 OPTIONAL_KEYS = {**dict.fromkeys(("error_feedback", "lr_in_accumulator", "memory", "reduce_scatter", "reduce", "all_to_all", "gossip", "extrapolate_profile", "forward_time_s", "backward_time_s",
@@ -363,6 +364,14 @@ class Point:
     def mean(self, column):
         """Mean over the seeds; NaN when a seed has no number."""
         return sum(row.values[column] for row in self.rows) / len(self.rows)
+
+    def spread(self, column, low, high):
+        """Least and largest over the seeds with kernel times at their quartiles, the columns `low` and `high`; where those are not known with `column`. NaN when a seed has no number,
+        or when there is nothing to spread: one seed, no quartiles."""
+        values = [[row.values[name] if math.isfinite(row.values[name]) else row.values[column] for name in (low, column, high)] for row in self.rows]
+        flat = sum(values, [])
+        known = len(self.rows) > 1 or math.isfinite(self.rows[0].values[low])
+        return (min(flat), max(flat)) if known and not any(map(math.isnan, flat)) else (math.nan, math.nan)
 
     def low(self, column):
         """Lowest over the seeds; NaN when a seed has no number."""

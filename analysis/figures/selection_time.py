@@ -1,4 +1,6 @@
 """Time of the selection kernels against n, a panel per kernel profile or, with one profile, per density; a file per platform where it matters."""
+import math
+
 from analysis import caption, files, panels, pick, style
 from analysis.figures import NotApplicable
 from analysis.figures.breakdown import unit
@@ -24,9 +26,23 @@ def draw(results, style_name):
     return drawings
 
 
-def _band(one, series):
-    """Columns of a band over the seeds, where there are several."""
-    return ("selection_time_s", "selection_time_s") if any(len(p.rows) > 1 for p in one.curves[series]) else ()
+def _spread(point):
+    return point.spread("selection_time_s", "selection_time_s_kernel_low", "selection_time_s_kernel_high")
+
+
+def _line(series, points, factor):
+    line = panels.over_n(series, points, "selection_time_s", scale=lambda _: factor)
+    for drawn, point in zip(line.points, points):
+        drawn["low"], drawn["high"] = (value * factor if math.isfinite(value) else None for value in _spread(point))
+    return line
+
+
+def _bands(page):
+    """What bands are, in words; nothing where there are none."""
+    points = [p for one in page for points in one.curves.values() for p in points if math.isfinite(_spread(p)[0])]
+    seeds, quartiles = any(len(p.rows) > 1 for p in points), any(math.isfinite(p.rows[0].values["selection_time_s_kernel_low"]) for p in points)
+    return "" if not points else (" Bands: " + ("from the lowest to the highest seed" if seeds else "")
+                                  + ((", " if seeds else "") + "with every kernel time at its lower and its upper quartile in the profile" if quartiles else "") + ".")
 
 
 def _without_baselines(one):
@@ -39,7 +55,7 @@ def _draw(page, panel_key, drawn, style_name, name):
     factor, unit_name = unit(longest)
     shown = []
     for one in page:
-        lines = [panels.over_n(series, one.curves[series], "selection_time_s", *_band(one, series), scale=lambda _: factor) for series in looks if series in one.curves]
+        lines = [_line(series, one.curves[series], factor) for series in looks if series in one.curves]
         for line in lines:
             for p in line.points:
                 p["cells"].update(unit=unit_name, density_wanted=one.facets["density"])
@@ -55,6 +71,6 @@ def _draw(page, panel_key, drawn, style_name, name):
         "Time of the selection kernels in an iteration (threshold selection, top-k) against the number of workers n: the time by which selection "
         "makes the latest worker later. The line falls as 1/n from the slowest at the smallest n: what perfectly shared work would need.",
         caption.facets(everything, dense=False) + (" The selection time is the same in all of these." if len(everything) > len(page) else ""),
-        caption.series(page), caption.times(page), caption.counts(page), caption.iterations(page) + (" Bands reach from the lowest to the highest seed." if any(_band(one, series) for one in page for series in one.curves) else ""), panels.STATUS_SENTENCE, panels.not_drawn(shown, looks))
-    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value", "lowest_seed", "highest_seed"), text, notes=[panels.note("1/n")],
+        caption.series(page), caption.times(page), caption.counts(page), caption.iterations(page) + _bands(page), panels.STATUS_SENTENCE, panels.not_drawn(shown, looks))
+    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value", "low", "high"), text, notes=[panels.note("1/n")],
                        captured=page[0].facets["captured_workers"], height_in=2.3, shared_y=True)

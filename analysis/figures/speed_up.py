@@ -9,7 +9,7 @@ from analysis.figures import Drawing
 from analysis import results as result_files
 from analysis.results import DENSE, slices, varying
 
-COLUMNS = ("panel", "curve", "sparsifier", "parameters", "baseline", "seed", "workers", "value", "p05", "p95", "floor", "workers_to", "counts_origin", "validated",
+COLUMNS = ("panel", "curve", "sparsifier", "parameters", "baseline", "seed", "workers", "value", "low", "high", "floor", "workers_to", "counts_origin", "validated",
            "kernel_times_origin", "compute_times_origin", "network", "iterations", "seeds")
 ROW_IN = 0.14
 IDEAL = Line2D([], [], color="black", linewidth=0.7, linestyle=(0, (6, 2)), label="ideal, y = n")
@@ -21,9 +21,10 @@ UNPADDED = "pipelined_ready"
 
 
 def band(row):
-    """Speed-up at the 5 % and 95 % quantiles of a row's iteration time, the lower one first; NaN where they are not known."""
-    mean, low, high = (row.values[f"iteration_time_s_{q}"] for q in ("mean", "p05", "p95"))
-    return tuple(row.values["speed_up"] * mean / time if time > 0 else math.nan for time in (high, low))
+    """Speed-up at the 5 % and 95 % quantiles of a row's iteration time, or with every kernel time at its quartiles where that is wider; the lower one first, NaN where neither is known."""
+    mean = row.values["iteration_time_s_mean"]
+    times = [[row.values[f"iteration_time_s_{q}"] for q in ends if row.values[f"iteration_time_s_{q}"] > 0] for ends in (("p95", "kernel_high"), ("p05", "kernel_low"))]
+    return tuple(row.values["speed_up"] * mean / pick(found) if found else math.nan for found, pick in zip(times, (max, min)))
 
 
 def point_band(point):
@@ -134,7 +135,7 @@ def _draw(results, page, without_padding, style_name, name):
         x = left + column * (panel_width + gap)
         axes = sheet.axes(x, title, panel_width, panel_height)
         _panel(axes, one, looks, ns, bounds, panel_width, not baselines, {key[1:]: value[0] for key, value in floor.items() if key[0] == id(one)}, table)
-        recipe.append(standalone.panel(axes, {"panel": one.facets["platform"]}, x="workers", y="value", low="p05", high="p95", floor="floor"))
+        recipe.append(standalone.panel(axes, {"panel": one.facets["platform"]}, x="workers", y="value", low="low", high="high", floor="floor"))
         axes.set_title(style.plain(one.facets["platform"]), pad=3)
         if column == 0:
             axes.set_ylabel("speed-up")
@@ -179,7 +180,7 @@ def _panel(axes, one, looks, ns, bounds, panel_width, labelled, floor, table):
             axes.fill_between(*zip(*fill), facecolor="none", edgecolor=look.colour, hatch=look.hatch * 2, linewidth=0.3, alpha=0.6, zorder=2.2)
         for p in points:
             table.append({"panel": platform, "curve": "speed_up", "sparsifier": series[0], "parameters": series[1], "workers": p.workers,
-                          "value": p.mean("speed_up"), **dict(zip(("p05", "p95"), point_band(p))), "floor": floor.get((series, p.workers)), "counts_origin": p.counts_origin, "validated": p.validated,
+                          "value": p.mean("speed_up"), **dict(zip(("low", "high"), point_band(p))), "floor": floor.get((series, p.workers)), "counts_origin": p.counts_origin, "validated": p.validated,
                           "kernel_times_origin": p.kernel_times_origin, "compute_times_origin": p.compute_times_origin, "network": p.network,
                           "iterations": p.iterations, "seeds": len(p.rows)})
 
@@ -279,7 +280,8 @@ def _caption(page, entries, looks, floor):
         "Speed-up against the number of workers n: n times the iteration time of one worker without communication, divided by the iteration time "
         "of n workers. The ideal is n.",
         caption.facets(page), caption.series(page), caption.times(page), caption.counts(page),
-        caption.iterations(page, "bands"), hatched,
+        caption.iterations(page, "bands") + (" Or to the iteration time with every kernel time at its lower and upper quartile in the profile, where that is wider."
+                                             if any(math.isfinite(row.values["iteration_time_s_kernel_low"]) for one in page for row in one.rows()) else ""), hatched,
         "Captured counts: solid lines, filled markers. Projected: dashed lines, hollow markers. Beyond the validated range: dotted lines, "
         "hollow markers, shaded ground.",
         "Strips: filled bars (hollow where counts are projected) show where a sparsifier is faster than the baseline (with several "

@@ -163,8 +163,8 @@ class Numbers(DirectoryTest):
         found = {(r["panel"], r["sparsifier"], r["workers"]): r for r in drawing.table if r["curve"] == "speed_up"}
         for (platform, name, n), r in found.items():
             # The fixture's quantiles are 0.97 and 1.05 times the mean time.
-            self.assertAlmostEqual(r["p05"] * 1.05, r["value"])
-            self.assertAlmostEqual(r["p95"] * 0.97, r["value"])
+            self.assertAlmostEqual(r["low"] * 1.05, r["value"])
+            self.assertAlmostEqual(r["high"] * 0.97, r["value"])
             padding = 1.0 if name in ("dense", "dense_fp16") else fixture.selection(name, 0.01, n, 1)[4]
             if padding == 1.0:
                 self.assertIsNone(r["floor"], name)
@@ -235,6 +235,40 @@ class Numbers(DirectoryTest):
         # The baselines, which have density 1 and stand in the results once, are in every one.
         for drawing in drawings(directory, "speed_up", "double"):
             self.assertEqual(len([r for r in drawing.table if r.get("sparsifier") == "dense" and r["curve"] == "speed_up"]), 2 * 2)
+
+    def test_spread_of_kernel_times_and_seeds(self):
+        def quartiles(row):
+            if row["metric_group"] == "time" and row["sparsifier"] == "topk":
+                time, selection = float(row["iteration_time_s_mean"]), float(row["selection_time_s"])
+                row.update(iteration_time_s_kernel_low=repr(time * 0.9), iteration_time_s_kernel_high=repr(time * 1.01), selection_time_s_kernel_low=repr(selection * 0.5),
+                           selection_time_s_kernel_high=repr(selection * 2))
+            if row["metric_group"] == "time" and row["seed"] == 2:
+                change = 0.5 * float(row["selection_time_s"])
+                row.update(selection_time_s=repr(1.5 * float(row["selection_time_s"])), iteration_time_s_mean=repr(float(row["iteration_time_s_mean"]) + change), iteration_time_s_p95="")
+            return row
+
+        columns = [f"{what}_time_s_kernel_{end}" for what in ("iteration", "selection") for end in ("low", "high")]
+        directory = fixture.make(self.path("r"), sparsifiers=("topk", "sage"), platforms=("hdr-nvlink",), workers=(2, 16), more=columns, change=quartiles)
+        drawing, = drawings(directory, "speed_up", "double")
+        for r in drawing.table:
+            if r["curve"] == "speed_up":
+                # Quantiles are 0.97 and 1.05 times the mean; kernel times reach further down only.
+                self.assertAlmostEqual(r["low"], r["value"] / 1.05)
+                self.assertAlmostEqual(r["high"], r["value"] / (0.9 if r["sparsifier"] == "topk" else 0.97))
+        self.assertIn("with every kernel time at its lower and upper quartile", drawing.caption)
+        for seeds, bands in (((1,), {"topk": (0.5, 2), "sage": (None, None)}), ((1, 2), {"topk": (0.5 / 1.25, 2 / 1.25), "sage": (1 / 1.25, 1.5 / 1.25)})):
+            directory = fixture.make(self.path(str(len(seeds))), sparsifiers=("topk", "sage"), platforms=("hdr-nvlink",), workers=(2, 16), seeds=seeds, more=columns, change=quartiles)
+            drawing, = drawings(directory, "selection_time", "double")
+            found = [r for r in drawing.table if r["curve"] == "sparsifier"]
+            self.assertEqual(len(found), 4)
+            for r in found:
+                for end, factor in zip(("low", "high"), bands[r["sparsifier"]]):
+                    if factor is None:
+                        self.assertIsNone(r[end])
+                    else:
+                        self.assertAlmostEqual(r[end], factor * r["value"])
+            self.assertEqual("from the lowest to the highest seed" in drawing.caption, len(seeds) == 2)
+            self.assertIn("quartile", drawing.caption)
 
     def test_other_axes_make_files_of_their_own(self):
         from analysis.figures.speed_up import entries_of
