@@ -43,19 +43,38 @@ class Outcome:
         return self.outcome == "differs" and not self.differs_because
 
 
-def _matches(row, where, path, pointer):
+def _cells(results):
+    """The texts of every line of results.csv, by line: all key columns, also those that the figures do not look at."""
+    with open(results.table_file, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        return {reader.line_num: row for row in reader}
+
+
+def _says(text, wanted):
+    """Whether a cell says what a JSON value does."""
+    if isinstance(wanted, bool):
+        return text == ("true" if wanted else "false")
+    try:
+        if isinstance(wanted, dict):
+            return json.loads(text) == wanted
+        return text == wanted if isinstance(wanted, str) else float(text) == wanted
+    except ValueError:
+        return False
+
+
+def _matches(row, cells, where, path, pointer):
+    numbers = sum(result_files.GROUPS.values(), ()) + sum(result_files.OPTIONAL.values(), ())
     for key, wanted in where.items():
-        if key not in (*result_files.KEYS, *result_files.OPTIONAL_KEYS) or key in ("metric_group", "run_id"):
+        if key not in cells[row.line] or key in numbers + ("metric_group", "run_id"):
             raise result_files.InputError(path, f"{pointer}/where/{key}", "a key column of results.csv", "none")
         choices = wanted if isinstance(wanted, list) else [wanted]
-        if key == "parameters":
-            choices = [json.dumps(one, sort_keys=True, separators=(",", ":"), ensure_ascii=False) for one in choices]
-        if getattr(row, key) not in choices:
+        text = row.parameters if key == "parameters" else cells[row.line][key]
+        if not any(_says(text, one) for one in choices):
             return False
     return True
 
 
-def _term(results, term, path, pointer):
+def _term(results, cells, term, path, pointer):
     """(value, run ids) of one side of a claim; NaN when no run matches."""
     if isinstance(term, (int, float)):
         return float(term), ()
@@ -63,7 +82,7 @@ def _term(results, term, path, pointer):
     group = "time" if series else next((name for name in result_files.GROUPS if column in result_files.GROUPS[name] + result_files.OPTIONAL[name]), None)
     if group is None:
         raise result_files.InputError(path, f"{pointer}/column", "a column of results.csv", result_files.shorten(column))
-    rows = [row for row in results.group(group) if _matches(row, term.get("where", {}), path, pointer)]
+    rows = [row for row in results.group(group) if _matches(row, cells, term.get("where", {}), path, pointer)]
     if not rows:
         return math.nan, ()
     if len(rows) > 1 and "reduce" not in term:
@@ -91,11 +110,12 @@ def evaluate(results):
     if not os.path.exists(path):
         return []
     outcomes = []
+    cells = _cells(results)
     for index, claim in enumerate(result_files.read_object(path).get("claims", [])):
         pointer = f"/claims/{index}"
-        value, runs = _term(results, claim["value"], path, pointer + "/value")
+        value, runs = _term(results, cells, claim["value"], path, pointer + "/value")
         if "over" in claim:
-            other, others = _term(results, claim["over"], path, pointer + "/over")
+            other, others = _term(results, cells, claim["over"], path, pointer + "/over")
             value, runs = (value / other if other else math.nan), runs + tuple(run for run in others if run not in runs)
         point = float(claim.get("expected", math.nan))
         within = claim.get("within", 0.0)

@@ -25,8 +25,9 @@ GROUPS = {
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
 OPTIONAL = {"selection": ("energy_exchanged_mean",),
-            "time": ("iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high"),
-            "traffic": ("device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
+            "time": ("iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high",
+                     "exposed_exchange_time_s", "overlapped_time_s", "worker_spread_s"),
+            "traffic": ("bytes_received_per_worker_max", "receive_buffer_bytes_max", "device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 # Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
 OPTIONAL_KEYS = {**dict.fromkeys(("error_feedback", "lr_in_accumulator", "memory", "reduce_scatter", "reduce", "all_to_all", "gossip", "extrapolate_profile", "forward_time_s", "backward_time_s",
                                   "network_requested"), ""), "timeline": "sequential", "disturbance": "{}"}

@@ -70,9 +70,16 @@ class Claims(DirectoryTest):
         directory = self.make({"value": value, "at_least": 0}, **options)
         self.assertEqual(run("claims", directory), (2, "", f'sparscale: {directory}/experiment.json: /claims/0/value/where: expected what only one run has, or "reduce", found 2 runs\n'))
 
+    def test_every_key_column_can_be_named(self):
+        value = {"column": "bytes_sent_per_worker_mean", "where": {"sparsifier": "topk", "workers": 64, "validated": True, "seed": 1, "expansion": ["hybrid", "boot"], "density": 0.01}}
+        other = {**value, "where": {**value["where"], "validated": False}}
+        directory = self.make({"value": value, "expected": 64e6, "within": 0}, {"value": other, "at_least": 0})
+        self.assertEqual(run("claims", directory)[1].splitlines()[-1], "Claims: 1 of 2 hold, 1 not run.")
+
     def test_wrong_input(self):
         where = {"sparsifier": "topk", "workers": 2}
         for value, expected in (({"column": "speed", "where": where}, "/claims/0/value/column: expected a column of results.csv, found 'speed'"),
+                                ({"column": "speed_up", "where": {"build_up_mean": 2}}, "/claims/0/value/where/build_up_mean: expected a key column of results.csv, found none"),
                                 ({"column": "speed_up", "where": {"nodes": 2}}, "/claims/0/value/where/nodes: expected a key column of results.csv, found none"),
                                 ({"series": "padding", "where": where, "from": 5, "to": 21}, "/claims/0/value/to: expected from < to <= the 20 recorded iterations, found 5 and 21")):
             directory = self.make({"value": value, "at_least": 0})
