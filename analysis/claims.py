@@ -50,13 +50,14 @@ def _cells(results):
         return {reader.line_num: row for row in reader}
 
 
-def _says(text, wanted):
-    """Whether a cell says what a JSON value does."""
+def _says(text, wanted, some=False):
+    """Whether a cell says what a JSON value does; `some`: of an object only what the value names."""
     if isinstance(wanted, bool):
         return text == ("true" if wanted else "false")
     try:
         if isinstance(wanted, dict):
-            return json.loads(text) == wanted
+            found = json.loads(text)
+            return {key: found[key] for key in wanted if key in found} == wanted if some else found == wanted
         return text == wanted if isinstance(wanted, str) else float(text) == wanted
     except ValueError:
         return False
@@ -69,7 +70,7 @@ def _matches(row, cells, where, path, pointer):
             raise result_files.InputError(path, f"{pointer}/where/{key}", "a key column of results.csv", "none")
         choices = wanted if isinstance(wanted, list) else [wanted]
         text = row.parameters if key == "parameters" else cells[row.line][key]
-        if not any(_says(text, one) for one in choices):
+        if not any(_says(text, one, key == "labels") for one in choices):
             return False
     return True
 

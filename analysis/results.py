@@ -24,8 +24,9 @@ GROUPS = {
     "traffic": ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"),
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
-OPTIONAL = {"selection": ("energy_exchanged_mean",),
-            "time": ("iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high",
+OPTIONAL = {"selection": ("energy_exchanged_mean", "build_up_seed_low", "build_up_seed_high"),
+            "time": ("iteration_time_s_seed_low", "iteration_time_s_seed_high",
+                     "iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high",
                      "exposed_exchange_time_s", "overlapped_time_s", "worker_spread_s"),
             "traffic": ("bytes_received_per_worker_max", "receive_buffer_bytes_max", "device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 # Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
@@ -464,8 +465,19 @@ def _baseline_rows(everything, facets):
                                     if key in facets))
     nearest = {}
     for row in rows:
-        nearest.setdefault((row.series, row.workers, row.seed, row.network, row.iterations, row.warmup_iterations), row)
+        nearest.setdefault((row.series, row.workers, row.seed) + tuple(getattr(row, key) for key in SOFT_KEYS), row)
     return list(nearest.values())
+
+
+def _strangeness(rows):
+    """How many soft keys of a row no row with as many workers has (no row at all, where there is none of them)."""
+    def values(rows):
+        return {key: {getattr(row, key) for row in rows} for key in SOFT_KEYS}
+
+    known, everywhere = {}, values(rows)
+    for n in {row.workers for row in rows}:
+        known[n] = values([row for row in rows if row.workers == n])
+    return lambda row: sum(getattr(row, key) not in known.get(row.workers, everywhere)[key] for key in SOFT_KEYS)
 
 
 def _cut(results, facets, rows, baselines, soft, found):
@@ -482,7 +494,8 @@ def _cut(results, facets, rows, baselines, soft, found):
                 return
         raise InputError(results.table_file, f"line {b.line}", f"one {b.metric_group} row for {b.sparsifier} {b.parameters}, "
                          f"n = {b.workers}, seed {b.seed} with these keys", f"another with other numbers in line {a.line}")
-    for row in baselines:
+    # Where keys go together, as those of a named axis do, the baseline is that of the same compute times, timeline and so on.
+    for row in sorted(baselines, key=_strangeness(rows)):
         chosen.setdefault((row.series, row.workers, row.seed), row)
     seeds = {row.seed for row in rows}
     points = {}

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "experiments/results.hpp"
 #include "experiments/synthetic_trace.hpp"
 #include "experiments/timeline_fields.hpp"
 #include "sim/collective.hpp"
@@ -294,25 +295,36 @@ Experiment Experiment::load(const fs::path& path) {
   experiment.title = document.json().value("title", experiment.name);
   experiment.parents = document.parents();
 
+  if (document.json().contains("claims")) check_claims(document.json().at("claims"), document.file_of("/claims"), "/claims");
+
   // Synthetic traces are made now. The effective experiment keeps their descriptions, with the model in them when it came from a file.
   std::map<std::string, Json> described;  // by pointer
+  std::set<std::string> cached;           // their folders
   document.visit_field("trace", [&](Json& value, const Written& place, bool) {
     if (!value.is_object()) return;
-    const fs::path folder = fs::absolute(place.file).parent_path();
     const Json& given = value.at("synthesize");
+    // A file that extends another may have replaced the model alone.
+    const std::string pointer = place.pointer + "/synthesize", written_in = document.file_of(pointer + "/model");
+    const fs::path folder = fs::absolute(written_in).parent_path();
     const fs::path made =
-        at_place(place, [&] { return synthetic_trace(given, folder, place.file + ": " + place.pointer + "/synthesize"); });
+        at_place({value, written_in, place.pointer}, [&] { return synthetic_trace(given, folder, written_in + ": " + pointer); });
     Json& description = described[place.pointer];
     description = value;
     if (const Json& model = given.at("model"); model.is_string() && is_path(model.get<std::string>()))
       description["synthesize"]["model"] = traces::load_model(resolve_file(model.get<std::string>(), folder).string());
     value = made.string();
+    cached.insert(value.get<std::string>());
   });
   open_all(document, "trace", find_trace, [&](const std::string& name, const fs::path& found) {
-    const traces::Trace trace = traces::Trace::open(found);
-    trace.verify_checksums();
-    trace.verify_finite();
-    experiment.traces.emplace(name, trace);
+    try {
+      const traces::Trace trace = traces::Trace::open(found);
+      trace.verify_checksums();
+      trace.verify_finite();
+      experiment.traces.emplace(name, trace);
+    } catch (const InputError& error) {
+      if (!cached.contains(name)) throw;
+      throw InputError(std::string(error.what()) + " (the cached synthetic trace is damaged: delete its folder to have it made again)");
+    }
   });
   open_all(
       document, "platform",

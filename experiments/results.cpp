@@ -190,6 +190,86 @@ const std::vector<Column>& result_columns() {
   return columns;
 }
 
+void check_claims(const Json& claims, const std::string& file, const std::string& place) {
+  // What run_document writes under "series".
+  static const std::set<std::string> series = {"selected_sum",
+                                               "selected_max",
+                                               "union",
+                                               "density",
+                                               "build_up",
+                                               "padding",
+                                               "threshold",
+                                               "residual_norm",
+                                               "energy_exchanged",
+                                               "iteration_time_s",
+                                               "selection_time_s",
+                                               "forward_backward_time_s",
+                                               "index_exchange_time_s",
+                                               "value_exchange_time_s",
+                                               "other_time_s",
+                                               "exposed_exchange_time_s",
+                                               "overlapped_time_s",
+                                               "worker_spread_s",
+                                               "messages",
+                                               "bytes_sent_per_worker_mean",
+                                               "bytes_sent_per_worker_max",
+                                               "bytes_received_per_worker_max",
+                                               "device_link_bytes",
+                                               "nic_bytes",
+                                               "network_link_bytes",
+                                               "global_link_bytes"};
+  static const std::set<std::string> numbers = {"density",         "workers",    "captured_workers", "seed", "seeds", "forward_time_s",
+                                                "backward_time_s", "iterations", "warmup_iterations"};
+  static const std::set<std::string> truths = {"validated", "error_feedback", "lr_in_accumulator", "extrapolate_profile"};
+  static const std::set<std::string> objects = {"parameters", "labels", "timeline_options", "disturbance"};
+  const auto group_of = [](const std::string& name) -> const std::string* {
+    for (const Column& column : result_columns())
+      if (column.name == name) return &column.group;
+    return nullptr;
+  };
+  const auto check_term = [&](const Json& term, const std::string& here) {
+    if (term.contains("column")) {
+      const auto name = term.at("column").get<std::string>();
+      const std::string* group = group_of(name);
+      if (group == nullptr || group->empty())
+        throw InputError(file, here + "/column", "a column with numbers of results.csv ('sparscale list columns')",
+                         brief(term.at("column")));
+    } else if (!series.contains(term.at("series").get<std::string>())) {
+      throw InputError(file, here + "/series", "one of " + join({series.begin(), series.end()}, ", "), brief(term.at("series")));
+    }
+    if (term.contains("to") && term.value("from", std::int64_t{0}) >= term.at("to").get<std::int64_t>())
+      throw InputError(file, here + "/to", "more than from, " + std::to_string(term.value("from", std::int64_t{0})), brief(term.at("to")));
+    const Json where = term.value("where", Json::object());
+    for (const auto& [key, wish] : where.items()) {
+      Json::json_pointer last;
+      last.push_back(key);
+      const std::string there = here + "/where" + last.to_string();
+      const std::string* group = group_of(key);
+      if (group == nullptr || !group->empty() || key == "run_id" || key == "metric_group")
+        throw InputError(file, there, "a key column of results.csv ('sparscale list columns')", "none of this name");
+      const bool number = numbers.contains(key), truth = truths.contains(key), object = objects.contains(key);
+      for (const Json& one : wish.is_array() ? wish : Json::array({wish}))
+        if (number ? !one.is_number() : truth ? !one.is_boolean() : object ? !one.is_object() : !one.is_string())
+          throw InputError(file, there,
+                           number   ? "a number or a list of them"
+                           : truth  ? "true or false"
+                           : object ? "an object or a list of them"
+                                    : "a text or a list of them",
+                           brief(one));
+    }
+  };
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const Json& claim = claims[i];
+    const std::string here = place + "/" + std::to_string(i);
+    if (claim.contains("over") && claim.at("over").is_number() && claim.at("over").get<double>() == 0)
+      throw InputError(file, here + "/over", "a number other than 0", "0");
+    if (claim.contains("at_least") && claim.contains("at_most") && claim.at("at_least").get<double>() > claim.at("at_most").get<double>())
+      throw InputError(file, here + "/at_most", "at least at_least, " + claim.at("at_least").dump(), claim.at("at_most").dump());
+    for (const char* side : {"value", "over"})
+      if (claim.contains(side) && claim.at(side).is_object()) check_term(claim.at(side), here + "/" + side);
+  }
+}
+
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire,
                   const std::vector<std::string>& critical_path, const std::vector<sim::IterationTime>& kernel_low,

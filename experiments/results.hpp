@@ -18,9 +18,13 @@ struct Column {
 /// The columns of results.csv in order.
 const std::vector<Column>& result_columns();
 
-/// `kernel_low` and `kernel_high`: the times with the quartiles of the kernel profile; empty when they are not looked at.
+/// Whether a sweep's claims name columns, series and keys that results have, with values of their kind. `file` and `place` for errors.
+/// Errors: InputError.
+void check_claims(const Json& claims, const std::string& file, const std::string& place);
+
 /// One run: parameters, inputs, origins, warnings, series and summary. `expansion` and `self_check` as the replay stage wrote them,
 /// `wire` what its encoding did, `critical_path` that of the last iteration in words.
+/// `kernel_low` and `kernel_high`: the times with the quartiles of the kernel profile; empty when they are not looked at.
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire = {},
                   const std::vector<std::string>& critical_path = {}, const std::vector<sim::IterationTime>& kernel_low = {},

@@ -104,6 +104,41 @@ std::vector<Json> read_records(const fs::path& file) {
   return records;
 }
 
+std::string label_of(const Experiment& experiment, const ReplayPoint& replay) {
+  return replay.options.sparsifier + " at n = " + std::to_string(replay.options.workers) + " on " +
+         experiment.traces.at(replay.trace).info().name;
+}
+
+std::string label_of(const SelfCheckPoint& check) { return "self-check of the expansion to n = " + std::to_string(check.options.workers); }
+
+/// Why something has failed, for 'sparscale status' and for whoever is not at the terminal.
+void note_failure(const fs::path& directory, const std::string& key, const Json& identity, const std::string& what,
+                  const std::string& reason) {
+  const Json document = {
+      {"schema_version", 1}, {"program_sha256", program_sha256()}, {"identity", identity}, {"what", what}, {"reason", reason}};
+  write_file_atomic(failure_file(directory, key), document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void forget_failure(const fs::path& directory, const std::string& key) {
+  std::error_code code;
+  fs::remove(failure_file(directory, key), code);
+}
+
+/// What tells a run apart from others of the same replay on the same platform.
+std::string settings_of(const RunPoint& run) {
+  return (run.timeline.mode == "sequential" ? "" : ", timeline " + run.timeline.mode) + ", network " + run.network +
+         (run.value_encoding == "fp32" ? "" : ", values as " + run.value_encoding) +
+         (run.index_encoding == "as_sent" ? "" : ", indices as " + run.index_encoding);
+}
+
+void note_run_failure(const Experiment& experiment, const RunPoint& run, const fs::path& directory, const std::string& reason) {
+  note_failure(directory, run.key, run.identity,
+               "timing of " + label_of(experiment, experiment.replays.at(run.replay)) + " on " +
+                   experiment.platforms.at(run.platform).name + " with " + experiment.profiles.at(run.profile).name() + settings_of(run),
+               reason);
+}
+
+/// Times runs of one replay. One that fails is noted and fails alone; the error, if any, is that of the first.
 void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs, const fs::path& directory) {
   const ReplayPoint& replay = experiment.replays.at(experiment.runs.at(runs.front()).replay);
   const std::vector<Json> records = read_records(replay_records(directory, replay.key));
@@ -111,8 +146,7 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
     throw RunError(replay_records(directory, replay.key).string() + ": expected " + std::to_string(replay.options.iterations) +
                    " records, found " + std::to_string(records.size()) + " (--force computes them again)");
   const Json header = load_json(replay_header(directory, replay.key));
-  for (const std::size_t index : runs) {
-    const RunPoint& run = experiment.runs.at(index);
+  const auto do_run = [&](const RunPoint& run) {
     Json self_check;
     if (run.self_check >= 0)
       self_check =
@@ -143,27 +177,17 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
     const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times, wire,
                                        sim::critical_path(timeline.log()), bounds[0], bounds[1]);
     write_file_atomic(run_file(directory, run.key), document.dump(1) + "\n");
-  }
-}
-
-std::string label_of(const Experiment& experiment, const ReplayPoint& replay) {
-  return replay.options.sparsifier + " at n = " + std::to_string(replay.options.workers) + " on " +
-         experiment.traces.at(replay.trace).info().name;
-}
-
-std::string label_of(const SelfCheckPoint& check) { return "self-check of the expansion to n = " + std::to_string(check.options.workers); }
-
-/// Why something has failed, for 'sparscale status' and for whoever is not at the terminal.
-void note_failure(const fs::path& directory, const std::string& key, const Json& identity, const std::string& what,
-                  const std::string& reason) {
-  const Json document = {
-      {"schema_version", 1}, {"program_sha256", program_sha256()}, {"identity", identity}, {"what", what}, {"reason", reason}};
-  write_file_atomic(failure_file(directory, key), document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-void forget_failure(const fs::path& directory, const std::string& key) {
-  std::error_code code;
-  fs::remove(failure_file(directory, key), code);
+  };
+  std::size_t failed = 0;
+  std::string first;
+  for (const std::size_t index : runs) try {
+      do_run(experiment.runs.at(index));
+    } catch (const std::exception& error) {
+      if (failed++ == 0) first = error.what();
+      note_run_failure(experiment, experiment.runs.at(index), directory, error.what());
+    }
+  if (failed > 0)
+    throw RunError(first + (runs.size() > 1 ? " (" + std::to_string(failed) + " of " + std::to_string(runs.size()) + " runs of it)" : ""));
 }
 
 /// Shares of about equal weight, the same whatever is finished: task -> share.
@@ -315,11 +339,10 @@ void run_timing(const Experiment& experiment, const RunOptions& options, const P
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].done) continue;
     for (const std::size_t run : runs_of_task[i])
-      if (const RunPoint& point = experiment.runs[run]; !is_cached(run_file(directory, point.key), point.identity))
-        note_failure(directory, point.key, point.identity,
-                     tasks[i].label + " on " + experiment.platforms.at(point.platform).name + " with " +
-                         experiment.profiles.at(point.profile).name(),
-                     results[i].error);
+      // What the task noted itself stands; the rest it did not come to.
+      if (const RunPoint& point = experiment.runs[run];
+          !is_cached(run_file(directory, point.key), point.identity) && !is_cached(failure_file(directory, point.key), point.identity))
+        note_run_failure(experiment, point, directory, results[i].error);
   }
 }
 

@@ -62,6 +62,7 @@ Json partial_schema() {
   for (const auto& [key, rule] : experiment_schema().at("properties").items())
     if (const Json* one = single_form(rule); one != nullptr && one->contains("$ref"))
       schema[Json::json_pointer(one->at("$ref").get<std::string>().substr(1))].erase("required");
+  schema["definitions"]["synthesis"]["properties"]["synthesize"].erase("required");
   return schema;
 }
 

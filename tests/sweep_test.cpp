@@ -463,7 +463,9 @@ TEST_CASE("What a profile does not cover is refused before anything runs") {
 TEST_CASE("A synthetic trace can be a value of a named axis and of an exclusion") {
   const Scratch scratch("sweep");
   const auto synthetic = [](int seed) {
-    return Json{{"synthesize", {{"model", "resnet18"}, {"workers", 2}, {"iterations", 2}, {"gradients", 50000}, {"seed", seed}}}};
+    Json made = {{"synthesize", {{"model", "resnet18"}, {"workers", 2}, {"iterations", 2}, {"gradients", 50000}, {"seed", seed}}}};
+    if (seed != 1) made["synthesize"]["name"] = "resnet18-" + std::to_string(seed);
+    return made;
   };
   Json e = small();
   e.erase("trace");
@@ -476,7 +478,101 @@ TEST_CASE("A synthetic trace can be a value of a named axis and of an exclusion"
   CHECK(experiment.runs.size() == 3);
   CHECK(experiment.effective.at("axes").at("data").at("one").at("trace") == synthetic(1));
   CHECK(load(scratch, experiment.effective).runs.size() == 3);
+  // Two of one model have a name each, as results go by it.
+  e["axes"]["data"]["two"]["trace"] = synthetic(2);
+  std::set<std::string> names;
+  for (const auto& [folder, trace] : load(scratch, e).traces) names.insert(trace.info().name);
+  CHECK(names == std::set<std::string>{"synthetic-resnet18", "synthetic-resnet18-2"});
+  e["axes"]["data"]["two"]["trace"]["synthesize"].erase("name");
+  e.erase("exclude");
+  CHECK_THAT(refusal(scratch, e), ContainsSubstring("/axes/data/two/trace: expected a trace with a name of its own in it"));
   ::unsetenv("SPARSCALE_CACHE");
+}
+
+TEST_CASE("Of a synthetic trace that is extended, single keys are replaced, and a model's file counts from where it is written") {
+  const Scratch scratch("sweep");
+  ::setenv("SPARSCALE_CACHE", (scratch / "cache").c_str(), 1);
+  const auto model = [](const char* name, int elements) {
+    return Json{{"schema_version", 1}, {"name", name}, {"layers", {{{"name", "w"}, {"shape", {elements}}}}}}.dump();
+  };
+  spit(scratch / "common/m.json", model("theirs", 1000));
+  spit(scratch / "m.json", model("mine", 2000));
+  Json base = small();
+  base["trace"] = {{"synthesize", {{"model", "./m.json"}, {"workers", 4}, {"iterations", 2}}}};
+  base["compute"] = {{"forward_time_s", 0.001}, {"backward_time_s", 0.002}, {"origin", "assumed"}};
+  spit(scratch / "common/base.json", base.dump());
+  const auto trace_of = [&](const Json& synthesize) {
+    const Experiment experiment =
+        load(scratch, {{"schema_version", 1}, {"name", "mine"}, {"extends", "common/base.json"}, {"trace", {{"synthesize", synthesize}}}});
+    const traces::Trace& trace = experiment.traces.begin()->second;
+    return trace.info().name + " " + std::to_string(trace.gradients()) + " " + std::to_string(trace.workers());
+  };
+  CHECK(trace_of({{"workers", 3}}) == "synthetic-theirs 1000 3");
+  CHECK(trace_of({{"model", "./m.json"}}) == "synthetic-mine 2000 4");
+  ::unsetenv("SPARSCALE_CACHE");
+  base["trace"]["synthesize"].erase("model");
+  CHECK_THAT(refusal(scratch, base), ContainsSubstring("e.json: /trace/synthesize: expected the key \"model\", found no such key"));
+}
+
+TEST_CASE("Claims that no result can answer are refused before anything runs") {
+  const Scratch scratch("sweep");
+  const auto said = [&](const std::string& claim) {
+    Json e = small();
+    e["claims"] = Json::array({parse_json(claim, "claim")});
+    e["claims"][0]["claim"] = e["claims"][0]["source"] = "x";
+    return refusal(scratch, e);
+  };
+  const std::string file = (scratch / "e.json").string() + ": /claims/0";
+  CHECK(
+      said(
+          R"({"value":{"column":"speed_up","where":{"workers":[2,4],"labels":{"a":"b"},"value_encoding":"fp16"}},"over":2,"at_least":0})") ==
+      "accepted");
+  CHECK(said(R"({"value":{"column":"speed"},"at_least":0})") ==
+        file + "/value/column: expected a column with numbers of results.csv ('sparscale list columns'), found \"speed\"");
+  CHECK(said(R"({"value":{"column":"workers"},"at_least":0})") ==
+        file + "/value/column: expected a column with numbers of results.csv ('sparscale list columns'), found \"workers\"");
+  CHECK_THAT(said(R"({"value":{"series":"speed_up"},"at_least":0})"),
+             ContainsSubstring(file + "/value/series: expected one of build_up, "));
+  CHECK(said(R"({"value":{"series":"padding","from":2,"to":2},"at_least":0})") == file + "/value/to: expected more than from, 2, found 2");
+  CHECK(said(R"({"value":{"column":"speed_up"},"over":{"column":"speed_up","where":{"nodes":2}},"at_least":0})") ==
+        file + "/over/where/nodes: expected a key column of results.csv ('sparscale list columns'), found none of this name");
+  CHECK(said(R"({"value":{"column":"speed_up","where":{"workers":"2"}},"at_least":0})") ==
+        file + "/value/where/workers: expected a number or a list of them, found \"2\"");
+  CHECK(said(R"({"value":{"column":"speed_up"},"over":0,"at_least":0})") == file + "/over: expected a number other than 0, found 0");
+  CHECK(said(R"({"value":{"column":"speed_up"},"at_least":2,"at_most":1})") == file + "/at_most: expected at least at_least, 2, found 1");
+}
+
+TEST_CASE("The series that a claim may name are those that runs have") {
+  const Scratch scratch("sweep");
+  const Experiment experiment = load(scratch, small());
+  RunOptions options;
+  options.directory = scratch / "out";
+  REQUIRE(run_experiment(experiment, options) == 0);
+  for (const auto& [name, values] : load_json(scratch / "out/runs" / (experiment.runs[0].key + ".json")).at("series").items()) {
+    Json e = small();
+    e["claims"] = {{{"claim", "x"}, {"source", "x"}, {"value", {{"series", name}}}, {"at_least", 0}}};
+    CHECK(refusal(scratch, e) == "accepted");
+  }
+}
+
+TEST_CASE("Of the runs of one replay, one that fails fails alone, with its own reason") {
+  const Scratch scratch("sweep");
+  Json e = small();
+  e["sparsifier"] = "gtopk";  // its reduce is no call of NCCL's
+  e["platform"] = "dgx-a100";
+  e["network"] = {"nccl", "auto"};
+  const Experiment experiment = load(scratch, e);
+  REQUIRE(experiment.replays.size() == 1);
+  REQUIRE(experiment.runs.size() == 2);
+  RunOptions options;
+  options.directory = scratch / "out";
+  CHECK(run_experiment(experiment, options) == 1);
+  CHECK(fs::exists(scratch / "out/runs" / (experiment.runs[1].key + ".json")));
+  const Status now = status(experiment, scratch / "out");
+  CHECK(now.done == 1);
+  REQUIRE(now.failures.size() == 1);
+  CHECK(now.failures[0].what == "timing of gtopk at n = 2 on digits-cnn-8w on dgx-a100 with cpu-epyc-zen5-1t, network nccl");
+  CHECK_THAT(now.failures[0].reason, ContainsSubstring("for the operation reduce, found nccl"));
 }
 
 TEST_CASE("A sweep that is too large is refused before it is formed") {

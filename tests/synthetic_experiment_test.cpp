@@ -1,4 +1,6 @@
 // Experiments that describe a synthetic trace instead of naming a folder.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -109,4 +111,36 @@ TEST_CASE("A wrong description is refused with its place") {
   Json none = description(small);
   none["synthesize"]["workers"] = 0;
   CHECK_THAT(error_of(none), ContainsSubstring("/trace"));
+}
+
+TEST_CASE("A damaged cache is named, a trace without trace.json and what killed processes left are made anew") {
+  const Scratch scratch("described");
+  spit(scratch / "e.json", experiment(description(small)).dump());
+  const std::string check = "check '" + (scratch / "e.json").string() + "'";
+  REQUIRE(run_with_cache(scratch, check).status == 0);
+  const std::filesystem::path folder = cached(scratch).at(0);
+  const std::string data = slurp(folder / "workers.safetensors"), manifest = slurp(folder / "trace.json");
+
+  std::string wrong = data;
+  wrong.back() = static_cast<char>(wrong.back() ^ 1);
+  spit(folder / "workers.safetensors", wrong);
+  const CommandResult refused = run_with_cache(scratch, check);
+  CHECK(refused.status == 2);
+  CHECK(std::count(refused.err.begin(), refused.err.end(), '\n') == 1);
+  CHECK_THAT(refused.err, ContainsSubstring("(the cached synthetic trace is damaged: delete its folder to have it made again)"));
+
+  std::filesystem::remove(folder / "trace.json");
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::string left = folder.string() + ".tmp." + host + ".";
+  constexpr int no_process = 2147483646;  // beyond the numbers that Linux gives
+  spit(left + std::to_string(no_process) + "/workers.safetensors", "x");
+  spit(left + std::to_string(::getpid()) + "/workers.safetensors", "x");  // a process that is there
+  spit(folder.string() + ".tmp.elsewhere." + std::to_string(no_process) + "/workers.safetensors", "x");
+  REQUIRE(run_with_cache(scratch, check).status == 0);
+  CHECK(slurp(folder / "workers.safetensors") == data);
+  CHECK(slurp(folder / "trace.json") == manifest);
+  CHECK_FALSE(std::filesystem::exists(left + std::to_string(no_process)));
+  CHECK(std::filesystem::exists(left + std::to_string(::getpid())));
+  CHECK(cached(scratch).size() == 3);
 }

@@ -60,6 +60,7 @@ class TemporaryFolder {
  public:
   explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {
     std::error_code code;
+    fs::remove_all(path_, code);  // left by a process that had this number before and was killed
     fs::create_directories(path_, code);
     if (code) throw RunError("cannot create " + path_.string() + ": " + code.message());
   }
@@ -127,7 +128,10 @@ void write_trace(const std::filesystem::path& directory, Json manifest,
 
   const fs::path target = fs::absolute(directory).lexically_normal();
   const fs::path clean = target.has_filename() ? target : target.parent_path();
-  const fs::path working = clean.string() + ".tmp." + std::to_string(::getpid());
+  // Two machines that share a file system may have a process of the same number each.
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const fs::path working = clean.string() + ".tmp." + host + "." + std::to_string(::getpid());
   TemporaryFolder temporary(working);
   manifest["files"] = Json::array();
   for (std::int64_t from = 0; from < workers; from += per_file) {

@@ -2,12 +2,14 @@
 import csv
 import json
 import os
+import subprocess
 import unittest
 
 from compare_test import run
 from support import DirectoryTest
 
 import fixture
+from analysis import results as result_files
 
 
 class Claims(DirectoryTest):
@@ -75,6 +77,27 @@ class Claims(DirectoryTest):
         other = {**value, "where": {**value["where"], "validated": False}}
         directory = self.make({"value": value, "expected": 64e6, "within": 0}, {"value": other, "at_least": 0})
         self.assertEqual(run("claims", directory)[1].splitlines()[-1], "Claims: 1 of 2 hold, 1 not run.")
+
+    def test_later_columns(self):
+        def change(row):
+            later = row["sparsifier"] == "micro"
+            return {**row, "labels": '{"machine":"B","x":"y"}' if later else '{"machine":"A"}', "error_feedback": "false" if later else "true",
+                    "forward_time_s": "0.02", "value_encoding": "fp16" if later else "fp32"}
+
+        claims = [{"value": {"column": "build_up_mean", "where": {"workers": 64, **where}}, "expected": 0.94, "within": 1e-9}
+                  for where in ({"labels": {"machine": "B"}}, {"error_feedback": False}, {"value_encoding": "fp16", "forward_time_s": 0.02})]
+        directory = self.make(*claims, {"value": {"column": "build_up_mean", "where": {"labels": {"machine": "C"}}}, "at_least": 0},
+                              change=change, dense=(), more=("labels", "error_feedback", "forward_time_s", "value_encoding"))
+        self.assertEqual(run("claims", directory)[1].splitlines()[-1], "Claims: 3 of 4 hold, 1 not run.")
+
+    @unittest.skipUnless(os.environ.get("SPARSCALE_PROGRAM"), "SPARSCALE_PROGRAM is not set")
+    def test_every_column_of_numbers_is_known(self):
+        """A claim may name any of them."""
+        listing = subprocess.run([os.environ["SPARSCALE_PROGRAM"], "list", "columns"], capture_output=True, text=True, check=True).stdout
+        names = {line.split()[0] for line in listing.splitlines() if line.split()[1] in result_files.GROUPS}
+        self.assertGreater(len(names), 40)
+        known = sum(result_files.GROUPS.values(), ()) + sum(result_files.OPTIONAL.values(), ())
+        self.assertEqual(names - set(known), set())
 
     def test_wrong_input(self):
         where = {"sparsifier": "topk", "workers": 2}

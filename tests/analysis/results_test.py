@@ -197,5 +197,45 @@ class WrongInput(DirectoryTest):
         self.assertGreater(accepted, 5)
 
 
+class Sweeps(DirectoryTest):
+    def test_rows_of_swept_fields_are_cut_apart_with_their_own_baselines(self):
+        from analysis import compare
+        from analysis import results as result_files
+        from analysis.figures.speed_up import entries_of
+
+        def times(factor):
+            def change(row):
+                for column in fixture.TIME[:-1]:
+                    row[column] = repr(float(row[column]) * factor) if row[column] else ""
+                dense = row["sparsifier"].startswith("dense")
+                return {**row, "forward_time_s": repr({1: 0.02, 3: 0.06}[factor]), "error_feedback": "true" if dense or factor == 1 else "false"}
+            return change
+
+        options = {"workers": (2, 4), "platforms": ("hdr-nvlink",), "sparsifiers": ("topk",), "groups": ("selection", "time"), "more": ("forward_time_s", "error_feedback")}
+        first, second = (fixture.make(self.path(name), change=times(factor), **options) for name, factor in (("a", 1), ("b", 3)))
+        with open(os.path.join(second, "results.csv"), encoding="utf-8") as file:
+            more = file.read().split("\n", 1)[1]
+        with open(os.path.join(first, "results.csv"), "a", encoding="utf-8") as file:
+            file.write(more)
+        path = os.path.join(first, "summary.json")
+        with open(path, encoding="utf-8") as file:
+            summary = json.load(file)
+        summary["break_even"] = [{**entry, "error_feedback": feedback} for entry in summary["break_even"] for feedback in (True, False)]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(summary, file)
+
+        loaded = result_files.load(first)
+        found = result_files.slices(loaded, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))
+        self.assertEqual(result_files.varying(found), ["error_feedback"])
+        self.assertEqual([one.facets["error_feedback"] for one in found], ["true", "false"])
+        for one, forward in zip(found, (0.02, 0.06)):
+            self.assertEqual({float(row.forward_time_s) for row in one.rows()}, {forward})
+            self.assertEqual({series for series, _ in one.curves}, {"dense", "dense_fp16", "topk"})
+            self.assertEqual([entry.more["error_feedback"] for entry in entries_of(loaded, one)], [one.facets["error_feedback"] == "true"] * 2)
+        # The numbers of what is selected do not differ, so they are one slice.
+        self.assertEqual(len(result_files.slices(loaded, "selection", ("trace", "density"))), 1)
+        self.assertEqual(compare.compare(first, first, 0)["metrics"], [])
+
+
 if __name__ == "__main__":
     unittest.main()
