@@ -96,6 +96,12 @@ def _entry(path, experiment, field, name, inner):
     raise result_files.InputError(path, f"/{field}", f"an entry for {name}", ", ".join(map(str, entries)) or "none")
 
 
+def _time(identity, key):
+    """Seconds of a run's forward or backward pass, one for every layer where the experiment says so."""
+    layers = identity.get(key.replace("time", "times"), [])
+    return layers if len(layers) > 1 else identity[key]
+
+
 class Timer:
     """Times one run of a result directory on copies of its platform."""
 
@@ -121,7 +127,7 @@ class Timer:
                 "schema_version": 1, "name": "bandwidth", "sparsifier": {"name": identity["sparsifier"], "parameters": identity["parameters"]},
                 "trace": _entry(experiment_file, experiment, "trace", called("trace"), "trace.json"), "profile": _entry(experiment_file, experiment, "profile", called("profile"), ""),
                 "expansion": identity["expansion_requested"],
-                "compute": {**{key: identity.get(key.replace("time", "times"), identity[key]) for key in ("forward_time_s", "backward_time_s")}, "origin": identity["compute_origin"]},
+                "compute": {**{key: _time(identity, key) for key in ("forward_time_s", "backward_time_s")}, "origin": identity["compute_origin"]},
                 **{key: identity[key] for key in FIELDS if key in identity}}
         except KeyError as missing:
             raise result_files.InputError(environment_file if missing.args[0] == row.platform.partition(" ")[0] else run_file, "",

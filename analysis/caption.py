@@ -72,11 +72,11 @@ def times(slices):
     """Origin of the times: kernels, forward and backward pass, network."""
     rows = [row for one in slices for row in one.rows()]
     sparse = [row for one in slices for row in one.rows(dense=False)] or rows
-    networks = sorted({part for row in rows for part in row.network.split("+")})
+    networks = sorted({part for row in rows for part in row.network.split("+")} - {"none"})
     return ("Selection kernel times: " + listing(sorted({row.kernel_times_origin for row in sparse}))
             + ". Forward and backward times: " + listing(sorted({row.compute_times_origin for row in rows}))
-            + ". Communication times are modelled: message by message on the platform description, timed by "
-            + listing(NETWORKS.get(network, network) for network in networks)
+            + (". Communication times are modelled: message by message on the platform description, timed by " if networks else ". Nothing is sent")
+            + (listing(NETWORKS.get(network, network) for network in networks) if networks else "")
             + ". Every iteration time is therefore a model's, not measured on a cluster of n workers.")
 
 

@@ -203,7 +203,8 @@ def _strip(axes, one, entries, sparse, looks, ns, panel_width, labelled, names, 
     first, last = min(ns), max(ns)
     low_x, high_x = axes.get_xlim()
     per_inch = math.log(high_x / low_x) / panel_width
-    captured = max([row.workers for row in one.rows() if row.status == "captured"], default=0)
+    # The baselines' counts are never projected.
+    captured = max([row.workers for row in one.rows(dense=False) if row.status == "captured"], default=0)
     for place, series in enumerate(sparse):
         axes.axhline(place, color="#CCCCCC", linewidth=0.5, zorder=1)
         mine = [e for e in entries if (e.sparsifier, e.parameters) == series]

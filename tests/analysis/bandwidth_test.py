@@ -147,6 +147,16 @@ class Timed(DirectoryTest):
         status, out, err = self.program("answer", "bandwidth", "--dir", directory, "--efficiency", "0.97", "--workers", "8", "--sparsifier", "topk")
         self.assertEqual((status, err), (0, ""))
         self.assertRegex(out, r"^slow, density 0\.01: topk at n = 8 does not get to 0\.97 whatever the NICs' bandwidth: the bound is 0\.\d+, set by latency \(beside 3 ms of forward and backward: .*\n$")
+        # Another timeline is timed as such: buckets leave while the backward pass goes on, so that less bandwidth is needed.
+        with open(self.path("e.json"), encoding="utf-8") as file:
+            experiment = json.load(file)
+        write(self.path("f.json"), {**experiment, "name": "f", "sparsifier": "dense", "timeline": {"mode": "ddp_buckets", "layer_times": "by_elements", "bucket_bytes": 70000, "first_bucket_bytes": 70000}})
+        self.assertEqual(self.program("run", self.path("f.json"), "--out", self.path("s"), "--no-figures")[0], 0)
+        status, out, err = self.program("answer", "bandwidth", "--dir", self.path("s"), "--efficiency", "0.8", "--workers", "8", "--json")
+        self.assertEqual((status, err), (0, ""))
+        overlapped, = json.loads(out)
+        self.assertEqual(overlapped["verdict"], "found")
+        self.assertLess(overlapped["bandwidth_GBps"], 14 / 8 * 4 * 34862 / (0.003 / 0.8 - 0.003 - 14 * 20e-6) / 1e9)
         for arguments, expected in ((("--workers", "4"), "a number of workers out of 2, 8, found 4"), (("--workers", "8", "--sparsifier", "deft"), "a sparsifier out of dense, topk, found deft")):
             status, out, err = self.program("answer", "bandwidth", "--dir", directory, "--efficiency", "0.9", *arguments)
             self.assertEqual((status, out, err), (2, "", f"sparscale: {os.path.join(directory, 'results.csv')}: expected {expected}\n"))

@@ -83,6 +83,28 @@ class Compare(DirectoryTest):
         self.assertEqual([e["key"] for e in found["experiment"]], ["/density", "/compute/forward_time_s"])
         self.assertFalse(found["same"])
 
+    def test_other_axes_tell_runs_apart(self):
+        def without_feedback(row):
+            return dict(row, error_feedback="false" if row["seed"] == 2 else "true", seed=1)
+
+        def slower(row):
+            row = without_feedback(row)
+            if row["metric_group"] == "selection" and row["error_feedback"] == "false" and row["workers"] == 4 and row["sparsifier"] == "topk":
+                row["threshold_mean"] = "0.025"
+            return row
+
+        options = {"sparsifiers": ("topk",), "platforms": ("hdr-nvlink",), "workers": (2, 4), "seeds": (1, 2), "more": ("error_feedback",)}
+        a, b = fixture.make(self.path("a"), change=without_feedback, **options), fixture.make(self.path("b"), change=slower, **options)
+        self.assertEqual(run("compare", a, a)[1].splitlines()[-1], "Same results.")
+        status, _, err = run("compare", a, b, "--json", self.path("c.json"))
+        self.assertEqual((status, err), (0, ""))
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            found = json.load(file)
+        self.assertEqual([(m["metric"], m["differ"], m["median_ratio"]) for m in found["metrics"]], [("threshold_mean", 1, 2.0)])
+        # A directory of an earlier version does not say it, which is no difference.
+        c, d = (fixture.make(self.path(name), change=lambda row: dict(row, **more), **{**options, "seeds": (1,), "more": tuple(more)}) for name, more in (("c", {}), ("d", {"error_feedback": "true"})))
+        self.assertEqual(run("compare", c, d)[1].splitlines()[-1], "Same results.")
+
     def test_runs_in_one_only(self):
         found = self.compare(self.make("a", sparsifiers=("topk",)), self.make("b", workers=(2, 32)))
         self.assertEqual(found["matched_runs"], 6)

@@ -203,6 +203,17 @@ class Numbers(DirectoryTest):
         self.assertEqual(in_all([[(2, 9)], [(2, 4), (6, 16)]]), [(2, 4), (6, 9)])
         self.assertEqual(in_all([[(2, 4)], []]), [])
 
+    def test_ranges_of_projected_counts_are_hollow(self):
+        def as_the_program(row):  # which says "captured" of the baselines at every n
+            return dict(row, counts_origin="captured", validated="true", expansion="captured") if row["sparsifier"].startswith("dense") else row
+
+        drawing, = drawings(fixture.make(self.path("r"), sparsifiers=("deft",), platforms=("ethernet-10g",), change=as_the_program), "speed_up", "double")
+        faster, = [r for r in drawing.table if r["curve"] == "faster" and r["baseline"] == "dense"]
+        self.assertEqual((faster["workers"], faster["workers_to"]), (2, 256))
+        bars = {(round(p.get_x(), 9), round(p.get_x() + p.get_width(), 9)): p.get_facecolor() == (1.0, 1.0, 1.0, 1.0) for p in drawing.figure.axes[1].patches
+                if hasattr(p, "get_height") and abs(p.get_height() - 0.62) < 1e-9}
+        self.assertEqual(bars, {(2, 16): False, (16, 256): True})
+
     def test_no_break_even(self):
         for number, options in enumerate(({"break_even": False}, {"dense": ()})):
             directory = fixture.make(self.path(f"r{number}"), platforms=("hdr-nvlink",), **options)

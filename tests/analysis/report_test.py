@@ -107,6 +107,12 @@ class Report(DirectoryTest):
         self.assertIn('<figure id="claims">', text)
         self.assertIn('<a href="#claimed">', text)
 
+    def test_every_axis_is_a_column(self):
+        directory = self.make(seeds=(1, 2), more=("error_feedback",), change=lambda row: dict(row, error_feedback="false" if row["seed"] == 2 else "true", seed=1), break_even=False)
+        numbers = re.search(r'<section id="numbers">.*?</section>', self.report(directory), re.S).group(0)
+        self.assertIn('<button type="button">error feedback</button>', numbers)
+        self.assertEqual(len(re.findall(r"<td>(?:true|false)</td>", numbers)), 4 * 3 * 2)
+
     def test_points_and_rows_are_the_csv(self):
         from analysis import plot, style
         from analysis.figures import REGISTRY
