@@ -172,7 +172,7 @@ TEST_CASE("Options outside their range are refused") {
   CHECK(error([](ReplayOptions& o) {
           o.parameters = {{"k", 1}};
         }) ==
-        "/parameters/k: expected one of the parameters generation, scope, bucket_bytes, density_schedule, index_bytes, found the unknown "
+        "/parameters/k: expected one of the parameters generation, scope, bucket_bytes, density_schedule, index_bytes, fused, found the unknown "
         "parameter \"k\"");
 }
 

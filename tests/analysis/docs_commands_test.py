@@ -36,6 +36,7 @@ class Commands(unittest.TestCase):
             with open(page, encoding="utf-8") as file:
                 text = file.read()
             for command in shown_commands(text):
+                command = command.split(" -- ")[0]  # what follows is another program's
                 words = re.split(r"\s+", command.strip())
                 if not words or not re.fullmatch(r"[a-z]+", words[0]):
                     continue
