@@ -72,6 +72,7 @@ void do_replay(const Experiment& experiment, const ReplayPoint& point, const fs:
   const Json header = {{"schema_version", 1},
                        {"program_sha256", program_sha256()},
                        {"identity", point.identity},
+                       {"records_sha256", sha256_hex(lines)},
                        {"expansion",
                         {{"method", choice.method},
                          {"captured_workers", choice.captured},
@@ -92,8 +93,12 @@ void do_self_check(const Experiment& experiment, const SelfCheckPoint& point, co
 }
 
 /// The records of one replay, read once and timed for several runs.
-std::vector<Json> read_records(const fs::path& file) {
-  const std::string text = read_file(file);
+std::vector<Json> read_records(const fs::path& directory, const std::string& key) {
+  const fs::path file = replay_records(directory, key);
+  const std::string text = read_file(file), sha256 = load_json(replay_header(directory, key)).value("records_sha256", "");
+  if (sha256_hex(text) != sha256)
+    throw RunError(file.string() + ": expected the records that were written, of SHA-256 " + sha256 +
+                   ", found others (--force computes them again)");
   std::vector<Json> records;
   std::size_t begin = 0;
   while (begin < text.size()) {
@@ -141,11 +146,11 @@ void note_run_failure(const Experiment& experiment, const RunPoint& run, const f
 /// Times runs of one replay. One that fails is noted and fails alone; the error, if any, is that of the first.
 void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs, const fs::path& directory) {
   const ReplayPoint& replay = experiment.replays.at(experiment.runs.at(runs.front()).replay);
-  const std::vector<Json> records = read_records(replay_records(directory, replay.key));
+  const Json header = load_json(replay_header(directory, replay.key));
+  const std::vector<Json> records = read_records(directory, replay.key);
   if (std::ssize(records) != replay.options.iterations)
     throw RunError(replay_records(directory, replay.key).string() + ": expected " + std::to_string(replay.options.iterations) +
                    " records, found " + std::to_string(records.size()) + " (--force computes them again)");
-  const Json header = load_json(replay_header(directory, replay.key));
   const auto do_run = [&](const RunPoint& run) {
     Json self_check;
     if (run.self_check >= 0)
@@ -222,16 +227,19 @@ void write_reproduce_script(const fs::path& directory, const std::string& commit
                   fs::perm_options::add);
 }
 
-/// A directory holds one experiment, by name; when that has changed, what was made of the old one must not stand beside the new one.
-void claim_directory(const Experiment& experiment, const fs::path& directory) {
-  const fs::path file = directory / "experiment.json";
-  Json before;
-  try {
-    if (path_exists(file)) before = load_json(file);
-  } catch (const InputError&) {
-    // not an experiment: written again
-  }
-  if (before == experiment.effective) return;
+/// A directory holds one experiment, by name; when that or one of its inputs has changed, what was made of the old one must not stand
+/// beside the new one.
+void claim_directory(const Experiment& experiment, const fs::path& directory, const Json& inputs_sha256) {
+  const auto written = [&](const char* name) -> Json {
+    try {
+      if (path_exists(directory / name)) return load_json(directory / name);
+    } catch (const InputError&) {
+      // not what it should be: written again
+    }
+    return {};
+  };
+  const Json before = written("experiment.json"), environment = written("environment.json");
+  if (before == experiment.effective && environment.is_object() && environment.value("inputs_sha256", Json()) == inputs_sha256) return;
   if (before.is_object() && before.contains("name") && before.at("name") != experiment.name)
     throw InputError(directory.string(), "", "a new directory, or one with results of the experiment \"" + experiment.name + '"',
                      "results of " + brief(before.at("name")));
@@ -411,7 +419,6 @@ void check_memory(const Experiment& experiment, const Estimate& estimate) {
 }
 
 void prepare_directory(const Experiment& experiment, const fs::path& directory, bool force) {
-  claim_directory(experiment, directory);
   const Json environment = [&] {
     Json value = describe_environment();
     Json inputs = Json::object();
@@ -429,6 +436,7 @@ void prepare_directory(const Experiment& experiment, const fs::path& directory, 
     value["placements"] = placements;
     return value;
   }();
+  claim_directory(experiment, directory, environment.at("inputs_sha256"));
   write_file_atomic(directory / "experiment.json", experiment.effective.dump(1) + "\n");
   write_file_atomic(directory / "environment.json", environment.dump(1) + "\n");
   write_reproduce_script(directory, environment.at("git_commit").get<std::string>());
@@ -520,7 +528,7 @@ TimedIteration time_iteration(const Experiment& experiment, const fs::path& dire
   if (!path_exists(replay_records(directory, replay.key)))
     throw InputError(replay_records(directory, replay.key).string(), "", "the records of the run (sparscale run makes them)",
                      "no such file");
-  const std::vector<Json> records = read_records(replay_records(directory, replay.key));
+  const std::vector<Json> records = read_records(directory, replay.key);
   if (iteration < 0) iteration = std::ssize(records) - 1;
   if (iteration >= std::ssize(records))
     throw InputError("--iteration", "0 to " + std::to_string(std::ssize(records) - 1), std::to_string(iteration));

@@ -575,6 +575,45 @@ TEST_CASE("Of the runs of one replay, one that fails fails alone, with its own r
   CHECK_THAT(now.failures[0].reason, ContainsSubstring("for the operation reduce, found nccl"));
 }
 
+TEST_CASE("Results of an input that has changed do not stand beside the new one's description") {
+  const Scratch scratch("sweep");
+  Json platform = load_json(fs::path(SPARSCALE_SOURCE_DIRECTORY) / "platforms/catalogue/crossbar-100g.json");
+  spit(scratch / "p.json", platform.dump());
+  Json e = small();
+  e["platform"] = "./p.json";
+  RunOptions options;
+  options.directory = scratch / "out";
+  REQUIRE(run_experiment(load(scratch, e), options) == 0);
+  prepare_directory(load(scratch, e), options.directory, false);
+  CHECK(fs::exists(scratch / "out/results.csv"));
+  platform["node"]["nics"]["bandwidth_GBps"] = 1;
+  spit(scratch / "p.json", platform.dump());
+  prepare_directory(load(scratch, e), options.directory, false);
+  CHECK_FALSE(fs::exists(scratch / "out/results.csv"));
+  CHECK_FALSE(fs::exists(scratch / "out/summary.json"));
+}
+
+TEST_CASE("Records of a replay that are not those that were written are refused") {
+  const Scratch scratch("sweep");
+  const Experiment experiment = load(scratch, small());
+  RunOptions options;
+  options.directory = scratch / "out";
+  REQUIRE(run_experiment(experiment, options) == 0);
+  const fs::path records = scratch / "out/replays" / (experiment.replays[0].key + ".jsonl"),
+                 run = scratch / "out/runs" / (experiment.runs[0].key + ".json");
+  std::string text = slurp(records);
+  const std::string before = slurp(run);
+  text.replace(text.find("\"union\":") + 8, 1, "9");
+  spit(records, text);
+  fs::remove(run);
+  CHECK(run_experiment(experiment, options) == 1);
+  CHECK_FALSE(fs::exists(run));
+  CHECK_THAT(status(experiment, scratch / "out").failures.at(0).reason, ContainsSubstring("found others (--force computes them again)"));
+  options.force = true;
+  CHECK(run_experiment(experiment, options) == 0);
+  CHECK(slurp(run) == before);
+}
+
 TEST_CASE("A sweep that is too large is refused before it is formed") {
   const Scratch scratch("sweep");
   Json e = small();
