@@ -131,7 +131,8 @@ CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers)
     call.stream = std::move(stream);
   }
   if (json.contains("piece")) {
-    if (!json.at("piece").is_number_unsigned()) throw InputError("exchange call /piece", "a whole number >= 0", brief(json.at("piece")));
+    if (!json.at("piece").is_number_integer() || json.at("piece").get<std::int64_t>() < 0)
+      throw InputError("exchange call /piece", "a whole number >= 0", brief(json.at("piece")));
     call.piece = json.at("piece").get<std::int64_t>();
   }
   return call;

@@ -248,6 +248,7 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
       CollectiveCall lengths;
       lengths.operation = call.operation == Operation::broadcast ? Operation::broadcast : Operation::all_gather;
       lengths.root = call.root;
+      lengths.piece = call.piece;
       lengths.payload = "counts";
       lengths.dtype = "int64";
       lengths.bytes = {8};

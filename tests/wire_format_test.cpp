@@ -167,6 +167,21 @@ TEST_CASE("A bitmap needs to know which gradients a list is from") {
   CHECK(coded(told, "fp32", "bitmap", 1000).at("exchange").at(1).at("bytes") == 26);
 }
 
+TEST_CASE("Recoded calls stay those of their piece, also the lengths before them") {
+  const Json record = record_of(2, R"([{"op":"all_gather","payload":"indices","dtype":"int64","bytes":24,"delta_bytes":[3,5],"piece":0},
+      {"op":"all_gather","payload":"indices","dtype":"int64","bytes":8,"delta_bytes":[1,2],"piece":3}])");
+  const Json made = coded(record, "fp32", "delta", 1000);
+  REQUIRE(made.at("exchange").size() == 4);
+  for (const std::size_t call : {0, 1, 2, 3}) {
+    CHECK(made.at("exchange").at(call).at("piece") == (call < 2 ? 0 : 3));
+    // What was made can be read as it is, without having been written to a file.
+    CHECK(CollectiveCall::from_json(made.at("exchange").at(call), 2).piece == (call < 2 ? 0 : 3));
+  }
+  CHECK_THROWS_WITH(
+      CollectiveCall::from_json({{"op", "all_gather"}, {"payload", "indices"}, {"dtype", "int64"}, {"bytes", 8U}, {"piece", -1}}, 2),
+      "exchange call /piece: expected a whole number >= 0, found -1");
+}
+
 TEST_CASE("Lists from a worker's own range need bits for the range alone") {
   const traces::Trace trace = traces::Trace::open(experiments::find_trace("digits-cnn-8w"));
   for (const std::string name : {"micro", "exdyna"}) {
