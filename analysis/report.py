@@ -207,11 +207,11 @@ def claims_html(loaded):
     outcomes = claims.evaluate(loaded)
     if not outcomes:
         return ""
-    heads = [("number", True), ("claim", False), ("source", False), ("claimed", False), ("ours", True), ("outcome", False), ("why it differs", False)]
-    rows = [[str(number), one.claim, one.source, one.expected, (short(one.value), repr(one.value) if math.isfinite(one.value) else ""), one.outcome, one.differs_because if one.outcome == "differs" else ""]
+    heads = [("number", True), ("outcome", False), ("claimed", False), ("ours", True), ("claim", False), ("source", False), ("why it differs", False)]
+    rows = [[str(number), one.outcome, one.expected, (short(one.value), repr(one.value) if math.isfinite(one.value) else ""), one.claim, one.source, one.differs_because if one.outcome == "differs" else ""]
             for number, one in enumerate(outcomes, 1)]
     return (f'<section id="claimed"><h2>Claims</h2>\n<p class="soft">{esc(claims.lines(outcomes)[-1].removeprefix("Claims: "))} What the experiment\'s sources say against these results; '
-            f'the figure of the claims has the same numbers.</p>\n{table_html("claims", heads, rows, (5,))}\n</section>\n')
+            f'the figure of the claims has the same numbers.</p>\n{table_html("claims", heads, rows, (1,))}\n</section>\n')
 
 
 # Provenance

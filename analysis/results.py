@@ -31,7 +31,7 @@ OPTIONAL = {"selection": ("energy_exchanged_mean", "build_up_seed_low", "build_u
             "traffic": ("bytes_received_per_worker_max", "receive_buffer_bytes_max", "device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 # Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
 OPTIONAL_KEYS = {**dict.fromkeys(("error_feedback", "lr_in_accumulator", "memory", "reduce_scatter", "reduce", "all_to_all", "gossip", "extrapolate_profile", "forward_time_s", "backward_time_s",
-                                  "network_requested"), ""), "timeline": "sequential", "disturbance": "{}"}
+                                  "network_requested"), ""), "index_encoding": "as_sent", "timeline": "sequential", "disturbance": "{}"}
 SOFT_KEYS = tuple(OPTIONAL_KEYS) + ("compute_times_origin", "warmup_iterations", "iterations", "network")
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid", "shift"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)

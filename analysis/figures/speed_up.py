@@ -4,7 +4,7 @@ import math
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import caption, files, standalone, style
+from analysis import caption, families, files, standalone, style
 from analysis.figures import Drawing
 from analysis import results as result_files
 from analysis.results import DENSE, slices, varying
@@ -17,7 +17,8 @@ STAR = Line2D([], [], color="none", marker="*", markersize=7, markerfacecolor="w
               label="break-even with dense fp32")
 FLOOR = Patch(facecolor="none", edgecolor="#444444", hatch="/////", linewidth=0.3, label="up to an all-gather that does not pad")
 # An all-gather that neither pads nor waits for the largest block: what one that does not pad could reach (docs/collectives.md).
-UNPADDED = "pipelined_ready"
+PADDED, UNPADDED = "ring_padded", "pipelined_ready"
+ENTRY_BYTES = 12  # at most: an index of 8 and a value of 4
 
 
 def band(row):
@@ -33,25 +34,47 @@ def point_band(point):
     return min(b[0] for b in bands) if all(math.isfinite(b[0]) for b in bands) else math.nan, max(b[1] for b in bands) if all(math.isfinite(b[1]) for b in bands) else math.nan
 
 
+def bandwidth_Bps(platform, workers):
+    """The least bandwidth that a worker has to itself when all send at once; None where that depends on who sends to whom."""
+    node, network = platform["node"], platform["network"]
+    if workers <= node["devices"]:
+        return node["device_link"]["bandwidth_GBps"] * 1e9 if "device_link" in node else None
+    nic = node["nics"]["bandwidth_GBps"] * node["nics"]["count"] / node["devices"]
+    if network["topology"] == "fat_tree":
+        nic = min(nic, network["link"]["bandwidth_GBps"] * network["uplinks"] / (network["nodes_per_switch"] * node["devices"]))
+    return nic * 1e9 if network["topology"] in ("crossbar", "fat_tree") else None
+
+
 def floors(results, found):
     """Speed-ups without the padding of the all-gather: {(id of a slice, series, n): (speed-up, whether it was run)} of slices whose all-gather pads.
 
-    Where the results have the same with the all-gather UNPADDED, it is that run's; else, where phases do not overlap, the index exchange is taken to last 1/f of its time, f being the mean padding."""
-    paddings = {row.run_id: row.values["padding_mean"] for row in results.group("selection")}
-    known = {}
+    Where the results have the same with the all-gather UNPADDED, it is that run's. Else, where phases do not overlap, what the same ring would save without padding is bounded from above by
+    the bytes that are nothing but padding, (n - 1) (max k_i - mean k_i) entries, over the least bandwidth, and by the share 1 - 1/f of the index exchange."""
+    selections, known = {row.run_id: row for row in results.group("selection")}, {}
+    try:
+        platforms = families.documents(results.directory)
+    except result_files.InputError:
+        platforms = {}  # results that were passed on alone, or of an earlier version
     for one in found:
-        if not one.facets["all_gather"].endswith("_padded"):
+        if one.facets["all_gather"] != PADDED:
             continue
         other = next((o for o in found if o.facets == dict(one.facets, all_gather=UNPADDED)), None)
+        platform = platforms.get(one.facets["platform"].partition(" ")[0])
         for series, points in one.sparse().items():
             for p in points:
-                f = sum(paddings.get(row.run_id, math.nan) for row in p.rows) / len(p.rows)
+                speed, time = p.mean("speed_up"), p.mean("iteration_time_s_mean")
                 ran = next((q for q in other.curves.get(series, ()) if q.workers == p.workers), None) if other else None
-                time = p.mean("iteration_time_s_mean")
-                if ran is not None and ran.mean("speed_up") > p.mean("speed_up"):
-                    known[id(one), series, p.workers] = (ran.mean("speed_up"), True)
-                elif ran is None and f > 1 and time > 0 and all((row.timeline, row.disturbance) == ("sequential", "{}") for row in p.rows):
-                    known[id(one), series, p.workers] = (p.mean("speed_up") * time / (time - p.mean("index_exchange_time_s") * (1 - 1 / f)), False)
+                rows = [selections.get(row.run_id) for row in p.rows]
+                if ran is not None:
+                    if ran.mean("speed_up") > speed:
+                        known[id(one), series, p.workers] = (ran.mean("speed_up"), True)
+                elif platform and all(rows) and time > 0 and all((row.timeline, row.disturbance) == ("sequential", "{}") and row.index_encoding != "bitmap" for row in p.rows):
+                    bandwidth = bandwidth_Bps(platform, p.workers)
+                    f, excess = (sum(values) / len(rows) for values in (
+                        [row.values["padding_mean"] for row in rows], [row.values["selected_max_mean"] - row.values["selected_sum_mean"] / p.workers for row in rows]))
+                    if bandwidth and f > 1 and excess > 0:
+                        saved = min(p.mean("index_exchange_time_s") * (1 - 1 / f), (p.workers - 1) * excess * ENTRY_BYTES / bandwidth)
+                        known[id(one), series, p.workers] = (speed * time / (time - saved), False)
     return known
 
 
@@ -258,8 +281,8 @@ def _short(workers):
 def _caption(page, entries, looks, floor):
     sentences = []
     ran = {was_run for _, was_run in floor.values()}
-    hatched = ("" if not floor else "Hatched: what an all-gather that does not pad could add, "
-               + " and ".join(["the runs with the all-gather " + UNPADDED] * (True in ran) + ["an estimate that lets the index exchange last 1/f of its time (f: mean padding)"] * (False in ran)) + ".")
+    hatched = ("" if not floor else "Hatched: what an all-gather that does not pad could add, by "
+               + " and ".join(["the runs with the all-gather " + UNPADDED] * (True in ran) + ["at most the bytes that are padding over the least bandwidth that a worker has"] * (False in ran)) + ".")
     for one in page:
         found = entries[id(one)]
         seeds = {e.seed for e in found}

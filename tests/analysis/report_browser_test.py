@@ -113,7 +113,7 @@ class InTheBrowser(DirectoryTest):
           const choice = one("select", box); choice.value = "differs"; choice.dispatchEvent(new Event("change")); result.differs = shown();
           mine.focus(); key(mine, "ArrowRight"); result.tip = tip.textContent;
           return result;""")
-        self.assertEqual([row[:4] + row[5:6] for row in found["all"]], [["1", "Top-k builds up", "s", "9 ± 1", "holds"], ["2", "Top-k does not", "s", "≤ 1.5", "differs"]])
+        self.assertEqual([row[:3] + row[4:6] for row in found["all"]], [["1", "holds", "9 ± 1", "Top-k builds up", "s"], ["2", "differs", "≤ 1.5", "Top-k does not", "s"]])
         self.assertEqual([row[0] for row in found["differs"]], ["2"])
         self.assertIn("claimed: 9", found["tip"])
         self.assertIn(f"ours: {16 ** 0.78:.6g}", found["tip"])
