@@ -146,7 +146,8 @@ def run(options):
             replace(path, lambda temporary: write_bytes(temporary, text.encode()))
             written.append(path)
     for name, reason in empty.items():
-        print(f"sparscale: {name} is not drawn: it {reason}", file=sys.stderr)
+        if not options.quiet:
+            print(f"sparscale: {name} is not drawn: it {reason}", file=sys.stderr)
     return written
 
 

@@ -60,7 +60,7 @@ install(FILES ${generated}/sparscale-config.cmake ${generated}/sparscale-config-
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME sparscale)
-set(CPACK_PACKAGE_CONTACT "sparscale maintainers <maintainers@example.org>")
+set(CPACK_PACKAGE_CONTACT "The sparscale authors")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)

@@ -686,6 +686,14 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
     return more.empty() ? label : label + " (" + join(more, ", ") + ")";
   };
 
+  // A line is for a person: of a large sweep it names the first few.
+  const auto some = [](const std::vector<std::string>& parts, const char* separator) {
+    constexpr std::size_t most = 8;
+    if (parts.size() <= most) return join(parts, separator);
+    return join({parts.begin(), parts.begin() + most}, separator) + separator + "and " + std::to_string(parts.size() - most) +
+           " more (results.csv)";
+  };
+
   std::vector<std::string> lines;
   if (!documents.empty()) {
     std::int64_t most_workers = 0;
@@ -716,7 +724,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
                       number_text(key.at("density").get<double>() * 100) + " %");
       origin = key.at("counts_origin").get<std::string>();
     }
-    if (!parts.empty()) lines.push_back("Build-up at " + at_n + " (counts " + origin + "): " + join(parts, ", ") + ".");
+    if (!parts.empty()) lines.push_back("Build-up at " + at_n + " (counts " + origin + "): " + some(parts, ", ") + ".");
 
     // 2: the fastest at the largest n, per platform and profile.
     std::map<std::string, std::vector<const Json*>> groups;
@@ -732,7 +740,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       parts.push_back("on " + group + " " + label_of(key, {"platform", "profile"}) + " (" + time_text(iteration_time(*best)) +
                       ", speed-up " + rounded(best->at("summary").at("time").at("speed_up").get<double>(), 3) + ")");
     }
-    lines.push_back("Fastest iteration at " + at_n + ": " + join(parts, "; ") + ".");
+    lines.push_back("Fastest iteration at " + at_n + ": " + some(parts, "; ") + ".");
 
     // 3: where sparsifiers pay against dense fp32.
     parts.clear();
@@ -753,7 +761,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       }
     }
     lines.push_back(parts.empty() ? "Break-even: no sparsifier beats the dense fp32 exchange at any n that was run."
-                                  : "Faster than the dense fp32 exchange: " + join(parts, "; ") + ".");
+                                  : "Faster than the dense fp32 exchange: " + some(parts, "; ") + ".");
 
     // 4: where the time goes at the largest n.
     parts.clear();
@@ -767,7 +775,7 @@ Json summarise(const Experiment& experiment, const std::vector<Json>& documents)
       parts.push_back(label_of(key, {"platform", "profile"}) + " " + time_text(total) + " (" + percent(exchange / total) + " exchange, " +
                       percent(time.at("selection_time_s").get<double>() / total) + " selection)");
     }
-    lines.push_back("Iteration at " + at_n + " on " + first_platform + ": " + join(parts, ", ") + ".");
+    lines.push_back("Iteration at " + at_n + " on " + first_platform + ": " + some(parts, ", ") + ".");
 
     // 5: how far to trust it.
     std::int64_t most_captured = 0, most_validated = 0;

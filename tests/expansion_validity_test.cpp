@@ -1,8 +1,10 @@
 #include "experiments/expansion_validity.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/error.hpp"
 #include "sim/selection_counts.hpp"
@@ -98,6 +100,37 @@ TEST_CASE("32 workers of the King James text are predicted from 4 and 8") {
   }
   const auto stated = report["cases"][0]["truth"].get<double>();
   CHECK(stated == 7.2236);
+}
+
+TEST_CASE("Captured traces of 32 workers are predicted as docs/fidelity.md says") {
+  const char* folder = std::getenv("SPARSCALE_EXPANSION_TRACES");
+  if (folder == nullptr) SPARSCALE_SKIP("SPARSCALE_EXPANSION_TRACES is not set");
+  experiments::ExpansionValidityOptions options;
+  options.traces = folder;
+  options.sparsifiers = {"cltk", "deft"};
+  options.seeds = 2;
+  const Json report = experiments::expansion_validity(options);
+  std::map<std::string, std::vector<double>> errors;
+  for (const Json& entry : report["cases"])
+    errors[entry["sparsifier"].get<std::string>() + " " + entry["metric"].get<std::string>() + " " + entry["method"].get<std::string>() +
+           " " + std::to_string(entry["workers"].get<int>() / entry["captured"].get<int>())]
+        .push_back(std::abs(entry["error_percent"].get<double>()));
+  const auto check = [&](const std::string& name, double mean, double worst) {
+    INFO(name);
+    const std::vector<double>& found = errors.at(name);
+    double sum = 0;
+    for (const double error : found) sum += error;
+    CHECK(found.size() >= 6);
+    CHECK(sum / static_cast<double>(found.size()) < mean);
+    CHECK(*std::max_element(found.begin(), found.end()) < worst);
+  };
+  check("topk build_up hybrid 2", 2, 5);
+  check("topk build_up hybrid 4", 3, 9);
+  check("topk build_up hybrid 8", 4, 11);
+  check("topk build_up consensus 4", 2.1, 9);
+  check("topk build_up consensus 8", 3.5, 10);
+  check("deft density auto 4", 1.5, 5);
+  check("cltk density auto 8", 1e-9, 1e-9);
 }
 
 TEST_CASE("The experiment writes its table, cases and figure") {
