@@ -618,13 +618,16 @@ struct Replay::State : public AccumulatorView {
       if (call.payload != "indices" || !call.lists_are_selections || !(gather || broadcast)) continue;
       const std::uint64_t width = call.dtype == "int64" ? 8 : 4;
       const std::vector<std::uint64_t> sizes = call.bytes_of_all(static_cast<std::int64_t>(n), true);
+      Index begin = 0;  // of the piece that the lists are from
+      for (std::int64_t piece = 0; piece < call.piece && piece < std::ssize(selection.piece_sizes); ++piece)
+        begin += selection.piece_sizes[static_cast<std::size_t>(piece)];
       // The worker that broadcasts, or every one.
       std::vector<std::uint64_t> lengths;
       for (std::size_t worker = broadcast ? static_cast<std::size_t>(call.root) : 0; worker < n; ++worker) {
         const std::vector<Index>& own = selection.selected[worker];
         const std::size_t count = sizes[worker] / width;
         if (count > own.size() - done[worker]) return selection.exchange;
-        lengths.push_back(delta_bytes_of(std::span(own).subspan(done[worker], count)));
+        lengths.push_back(delta_bytes_of(std::span(own).subspan(done[worker], count), begin));
         if (!broadcast) done[worker] += count;
         if (broadcast) {
           for (std::size_t& other : done) other += count;  // all have the same list

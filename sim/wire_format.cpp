@@ -36,9 +36,9 @@ WireFormat WireFormat::from_text(const std::string& value, const std::string& in
   return format;
 }
 
-std::uint64_t delta_bytes_of(std::span<const std::int64_t> indices) {
+std::uint64_t delta_bytes_of(std::span<const std::int64_t> indices, std::int64_t begin) {
   std::uint64_t bytes = 0;
-  std::int64_t next = 0;  // the lowest index that can follow
+  std::int64_t next = begin;  // the lowest index that can follow
   for (const std::int64_t index : indices) {
     for (auto distance = static_cast<std::uint64_t>(index - next); distance >= 128; distance >>= 7) ++bytes;
     ++bytes;
@@ -186,6 +186,11 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
   const auto n = static_cast<std::size_t>(workers);
   std::vector<CollectiveCall> calls;
   for (const Json& call : record.at("exchange")) calls.push_back(CollectiveCall::from_json(call, workers));
+  // A list of a piece is from its gradients.
+  if (record.contains("piece_sizes"))
+    for (CollectiveCall& call : calls)
+      if (call.piece >= 0 && call.index_range == 0 && (call.payload == "indices" || call.entry_index_bytes > 0))
+        call.index_range = record.at("piece_sizes").at(static_cast<std::size_t>(call.piece)).get<std::uint64_t>();
   std::vector<std::vector<KernelWork>> work = work_from_json(record.at("work"), workers);
   if (work.size() == 1 && n > 1) work.assign(n, work.front());
   const auto lists = static_cast<std::size_t>(

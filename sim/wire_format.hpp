@@ -23,8 +23,8 @@ struct WireFormat {
 };
 
 /// Bytes of ascending indices when the first one, and from then on the distance to the one before minus 1, are written with 7 bits a byte
-/// (LEB128). Cost O(size).
-std::uint64_t delta_bytes_of(std::span<const std::int64_t> indices);
+/// (LEB128). The first one counts from `begin`, the first gradient of what the list is from. Cost O(size).
+std::uint64_t delta_bytes_of(std::span<const std::int64_t> indices, std::int64_t begin = 0);
 
 /// Bytes of `selected` indices out of `range` gradients: 8 or 4 each; bitmap: a bit per gradient; delta: the most that delta_bytes_of can
 /// give for so many indices. Errors: InputError when int32 cannot count the gradients or more are selected than there are.

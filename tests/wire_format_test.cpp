@@ -46,6 +46,13 @@ TEST_CASE("Distances of indices take 7 bits a byte") {
   CHECK(delta_bytes_of(Indices{1 << 14, (1 << 14) + 1 + (1 << 21)}) == 3 + 4);
 }
 
+TEST_CASE("A list of a piece counts from the piece's first gradient") {
+  const std::vector<std::int64_t> list = {20000, 20001, 20130};
+  CHECK(delta_bytes_of(list) == 3 + 1 + 2);
+  CHECK(delta_bytes_of(list, 19000) == 2 + 1 + 2);
+  CHECK(delta_bytes_of(list, 20000) == 1 + 1 + 2);
+}
+
 TEST_CASE("No list is longer than the bound for its count") {
   Random random(stream_key(1, "wire test", {}));
   for (const std::int64_t range : {1, 100, 129, 5000, 40000, 3000000})
@@ -177,6 +184,10 @@ TEST_CASE("Recoded calls stay those of their piece, also the lengths before them
     // What was made can be read as it is, without having been written to a file.
     CHECK(CollectiveCall::from_json(made.at("exchange").at(call), 2).piece == (call < 2 ? 0 : 3));
   }
+  Json sized = record;
+  sized["piece_sizes"] = {800, 1, 1, 201};
+  CHECK(coded(sized, "fp32", "bitmap", 1003).at("exchange").at(0).at("bytes") == 100);
+  CHECK(coded(sized, "fp32", "bitmap", 1003).at("exchange").at(1).at("bytes") == 26);
   CHECK_THROWS_WITH(
       CollectiveCall::from_json({{"op", "all_gather"}, {"payload", "indices"}, {"dtype", "int64"}, {"bytes", 8U}, {"piece", -1}}, 2),
       "exchange call /piece: expected a whole number >= 0, found -1");
