@@ -16,6 +16,7 @@
 #include "base/files.hpp"
 #include "base/machine.hpp"
 #include "kernels/kernels.hpp"
+#include "sim/clear_where.hpp"
 #include "sim/sparsifier.hpp"
 #include "sim/wire_format.hpp"
 #include "traces/row_sample.hpp"
@@ -402,6 +403,10 @@ struct Replay::State : public AccumulatorView {
   // Entries that were contributed in the last iteration and are still to become zero.
   void clear_pending(std::int64_t worker, Index first, std::span<float> sums) const {
     if (!pending) return;
+    if (!pending_bits.empty() && first % 64 == 0) {
+      clear_where(sums, pending_bits.data() + first / 64);
+      return;
+    }
     const std::vector<Index>& list =
         last.contribution == Contribution::at_exchanged ? last.exchanged : last.selected[static_cast<std::size_t>(worker)];
     const auto begin = std::lower_bound(list.begin(), list.end(), first),
@@ -460,6 +465,10 @@ struct Replay::State : public AccumulatorView {
       else
         in_parallel(shape.workers, keep_one);
       pending = !observed && residuals && can_wait(selection);
+      // One list for all workers: worth a bit for every gradient, unless it is short.
+      pending_bits.clear();
+      if (pending && selection.contribution == Contribution::at_exchanged && std::ssize(selection.exchanged) > shape.gradients / 256)
+        mark_bits(selection.exchanged, shape.gradients, pending_bits);
     }
     last = std::move(selection);
     ++iteration;
@@ -822,6 +831,7 @@ struct Replay::State : public AccumulatorView {
   float scale = 1;
   bool measuring = false;
   bool pending = false;                             // what `last` says was contributed is still in the residuals
+  std::vector<std::uint64_t> pending_bits;          // and where, when that is the same for all workers
   Selection last;                                   // of the iteration before
   std::vector<Index> reached;                       // per worker: elements whose gradient was added in this iteration
   std::vector<float> topk_bound;                    // per worker; 0: none
