@@ -392,6 +392,13 @@ Experiment Experiment::load(const fs::path& path) {
     const std::string value_encoding = dense ? "fp32" : point.at("value_encoding").value.get<std::string>();
     const std::string index_encoding = dense ? "as_sent" : point.at("index_encoding").value.get<std::string>();
     replay.options.index_gaps = index_encoding == "delta";
+    if (replay.options.index_gaps && options.memory.mode == sim::MemoryChoice::Mode::sample) {
+      const auto& written = point.at("index_encoding");
+      throw InputError(written.file, written.pointer,
+                       "another encoding than delta with memory " + options.memory.text() +
+                           ", as distances between sampled gradients are not those of the model",
+                       "\"delta\"");
+    }
     replay.identity = {{"kind", "replay"},
                        {"trace_sha256", trace.content_sha256()},
                        {"sparsifier", options.sparsifier},

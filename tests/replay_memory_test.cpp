@@ -243,3 +243,24 @@ TEST_CASE("Choices of memory that cannot be are refused by name") {
   CHECK_THAT(message_of([&] { records(options); }),
              ContainsSubstring("there are sample:FRACTION, here about 0.") && ContainsSubstring("f16, disk[:FOLDER] and recompute"));
 }
+
+TEST_CASE("Distances between sampled gradients are not taken for those of the model") {
+  const auto command = tests::run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 4 --memory sample:0.5 --index-gaps");
+  CHECK(command.status == 2);
+  CHECK_THAT(command.err, ContainsSubstring("--index-gaps: expected no such option with --memory sample"));
+  const tests::Scratch scratch("sampled");
+  tests::spit(scratch / "e.json", Json{{"schema_version", 1},
+                                       {"name", "e"},
+                                       {"trace", "digits-cnn-8w"},
+                                       {"sparsifier", "topk"},
+                                       {"density", 0.01},
+                                       {"workers", 4},
+                                       {"memory", {"full", "sample:0.5"}},
+                                       {"index_encoding", {"int32", "delta"}},
+                                       {"platform", "crossbar-100g"},
+                                       {"profile", "a100-modelled"}}
+                                      .dump());
+  const auto experiment = tests::run_program("check '" + (scratch / "e.json").string() + "'");
+  CHECK(experiment.status == 2);
+  CHECK_THAT(experiment.err, ContainsSubstring("e.json: /index_encoding/1: expected another encoding than delta with memory sample:0.5"));
+}

@@ -127,6 +127,10 @@ void add_replay_command(CLI::App& program) {
     replay.norms = !options->no_norms;
     replay.memory = sim::MemoryChoice::parse(options->memory, "--memory");
     replay.memory_limit_bytes = options->memory_limit_mib << 20;
+    if (replay.index_gaps && replay.memory.mode == sim::MemoryChoice::Mode::sample)
+      throw InputError("--index-gaps",
+                       "no such option with --memory sample, as distances between sampled gradients are not those of the model",
+                       replay.memory.text());
     const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
     replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");
     if (options->trace == "-") {
