@@ -268,32 +268,35 @@ TEST_CASE("OmniReduce sends every block once to its aggregator and the union bac
 }
 
 TEST_CASE("OmniReduce's streams carry the same blocks, stretch by stretch") {
-  replay("omnireduce", {{"block_elements", 16}, {"aggregators", 1}, {"threshold", 2.5}, {"exchange", "streaming"}},
-         [](const ReplayShape& shape, const Selection& s, const Sums&) {
-           REQUIRE(s.exchange.size() == 1);
-           const CollectiveCall& call = s.exchange.front();
-           REQUIRE(call.operation == Operation::sparse_all_reduce);
-           REQUIRE(call.stream.has_value());
-           REQUIRE(call.stream->aggregators == 1);
-           const kernels::Index blocks = s.details.at("blocks").get<kernels::Index>();
-           // Bytes of a list of blocks of 16 (the last: what is left), in every eighth of the blocks.
-           const auto stretches_of = [&](const std::vector<kernels::Index>& list) {
-             std::vector<std::uint64_t> bytes(8, 0);
-             for (const kernels::Index block : list) {
-               std::size_t stretch = 0;
-               while (block >= blocks * static_cast<kernels::Index>(stretch + 1) / 8) ++stretch;
-               bytes[stretch] += 4 + 4 * static_cast<std::uint64_t>(std::min<kernels::Index>(16, shape.gradients - 16 * block));
+  for (const double threshold : {2.5, 0.0})  // some blocks, all of them
+    replay("omnireduce", {{"block_elements", 16}, {"aggregators", 1}, {"threshold", threshold}, {"exchange", "streaming"}},
+           [&](const ReplayShape& shape, const Selection& s, const Sums&) {
+             REQUIRE(s.exchange.size() == 1);
+             const CollectiveCall& call = s.exchange.front();
+             REQUIRE(call.operation == Operation::sparse_all_reduce);
+             REQUIRE(call.stream.has_value());
+             REQUIRE(call.stream->aggregators == 1);
+             const Index blocks = s.details.at("blocks").get<Index>();
+             REQUIRE(s.everything == (threshold == 0));
+             std::vector<Index> all(static_cast<std::size_t>(s.everything ? blocks : 0));
+             std::iota(all.begin(), all.end(), Index{0});
+             // Bytes of a list of blocks of 16 (the last: what is left), in every eighth of the blocks.
+             const auto stretches_of = [&](const std::vector<Index>& list) {
+               std::vector<std::uint64_t> bytes(8, 0);
+               for (const Index block : list) {
+                 std::size_t stretch = 0;
+                 while (block >= blocks * static_cast<Index>(stretch + 1) / 8) ++stretch;
+                 bytes[stretch] += 4 + 4 * static_cast<std::uint64_t>(std::min<Index>(16, shape.gradients - 16 * block));
+               }
+               return bytes;
+             };
+             for (std::size_t worker = 0; worker < static_cast<std::size_t>(shape.workers); ++worker) {
+               REQUIRE(call.stream->sent_bytes[worker] == stretches_of(s.everything ? all : s.selected[worker]));
+               const std::vector<std::uint64_t>& own = call.stream->sent_bytes[worker];
+               REQUIRE(call.bytes[worker] == std::accumulate(own.begin(), own.end(), std::uint64_t{0}));
              }
-             return bytes;
-           };
-           for (std::size_t worker = 0; worker < static_cast<std::size_t>(shape.workers); ++worker) {
-             REQUIRE(call.stream->sent_bytes[worker] == stretches_of(s.selected[worker]));
-             std::uint64_t sum = 0;
-             for (const std::uint64_t b : call.stream->sent_bytes[worker]) sum += b;
-             REQUIRE(call.bytes[worker] == sum);
-           }
-           REQUIRE(call.stream->back_bytes == stretches_of(s.exchanged));
-         });
+             REQUIRE(call.stream->back_bytes == stretches_of(s.everything ? all : s.exchanged));
+           });
 }
 
 TEST_CASE("Dense exchanges carry every gradient") {

@@ -76,11 +76,14 @@ TEST_CASE("Every sparsifier describes itself and is found by its name") {
 
 TEST_CASE("Parameters are completed with defaults and refused by name, place and range") {
   const SparsifierInfo& micro = find_sparsifier("micro");
-  CHECK(resolve_parameters(micro, Json::object(), "e.json", "/p").dump() == R"({"micro_rule":"code","index_bytes":8})");
-  CHECK(resolve_parameters(micro, {{"index_bytes", 4}}, "e.json", "/p").dump() == R"({"micro_rule":"code","index_bytes":4})");
+  CHECK(resolve_parameters(micro, Json::object(), "e.json", "/p").dump() ==
+        R"({"micro_rule":"code","density_schedule":[],"index_bytes":8})");
+  CHECK(resolve_parameters(micro, {{"index_bytes", 4}}, "e.json", "/p").dump() ==
+        R"({"micro_rule":"code","density_schedule":[],"index_bytes":4})");
   const auto error = [&](const Json& given) { return message_of([&] { resolve_parameters(micro, given, "e.json", "/sparsifiers/0"); }); };
   CHECK(error({{"rule", "code"}}) ==
-        "e.json: /sparsifiers/0/rule: expected one of the parameters micro_rule, index_bytes, found the unknown parameter \"rule\"");
+        "e.json: /sparsifiers/0/rule: expected one of the parameters micro_rule, density_schedule, index_bytes, found the unknown "
+        "parameter \"rule\"");
   CHECK(error({{"micro_rule", "paper"}}) == "e.json: /sparsifiers/0/micro_rule: expected code | intended, found \"paper\"");
   CHECK(error({{"index_bytes", 2}}) == "e.json: /sparsifiers/0/index_bytes: expected 4 | 8, found 2");
   CHECK(error(Json::array()) == "e.json: /sparsifiers/0: expected an object with parameters of micro, found []");

@@ -262,11 +262,12 @@ TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in 
       const Json all = together.next();
       std::vector<Index> selected(static_cast<std::size_t>(n), 0);
       std::vector<double> squares(static_cast<std::size_t>(n), 0);
-      Index united = 0;
+      Index united = 0, target_k = 0;
       Json exchange = Json::array();
       for (std::size_t p = 0; p < apart.size(); ++p) {
         const Json one = apart[p]->next();
         united += one.at("union").get<Index>();
+        target_k += one.at("target_k").get<Index>();
         for (std::size_t worker = 0; worker < selected.size(); ++worker) {
           selected[worker] += one.at("selected").at(worker).get<Index>();
           squares[worker] += std::pow(one.at("residual_norm").at(worker).get<double>(), 2);
@@ -278,6 +279,7 @@ TEST_CASE("By layer, CLT-k, gTop-k and Ok-Topk do in each layer what they do in 
         }
       }
       REQUIRE(all.at("union") == united);
+      REQUIRE(all.at("target_k") == target_k);
       REQUIRE(all.at("selected").get<std::vector<Index>>() == selected);
       REQUIRE(all.at("exchange") == exchange);
       REQUIRE(all.at("piece_sizes") == sizes);

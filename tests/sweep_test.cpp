@@ -303,7 +303,8 @@ TEST_CASE("An experiment that extends another: objects merged, lists replaced, n
   CHECK(experiment.name == "mine");
   REQUIRE(experiment.runs.size() == 2);  // 2 densities of middle.json, 1 number of workers of its own
   CHECK(replay_of(experiment, experiment.runs[0]).options.density == 0.001);
-  CHECK(replay_of(experiment, experiment.runs[0]).options.parameters == Json{{"micro_rule", "intended"}, {"index_bytes", 8}});
+  CHECK(replay_of(experiment, experiment.runs[0]).options.parameters ==
+        Json{{"micro_rule", "intended"}, {"density_schedule", Json::array()}, {"index_bytes", 8}});
   CHECK(experiment.runs[0].timeline.forward_time_s == 0.005);
   CHECK(experiment.runs[0].timeline.backward_time_s == 0.002);
   CHECK(experiment.platforms.at(experiment.runs[0].platform).name == "mine");

@@ -13,8 +13,8 @@
 //           values, or the all-reduce; no residual (the authors' reducer never writes it).
 // Cost:     a top-k over every tensor on every worker; original: another N additions on worker 0.
 //
-// Densities default to the replay's and ten times that. In the authors' main program a tensor is exchanged whole until the first decision,
-// unless it is told a density to start with; here epoch 0 is high.
+// Densities default to the replay's, which a schedule may change, and ten times that. In the authors' main program a tensor is exchanged
+// whole until the first decision, unless it is told a density to start with; here epoch 0 is high.
 #include <algorithm>
 #include <cmath>
 
@@ -28,6 +28,7 @@ class Accordion : public Sparsifier {
  public:
   Accordion(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         original_(values.at("variant") == "original"),
         low_(values.at("density_low").get<double>()),
         high_(values.at("density_high").get<double>()),
@@ -39,8 +40,7 @@ class Accordion : public Sparsifier {
         is_high_(pieces_.size(), true),
         last_norm_(pieces_.size(), 0),
         norm_(pieces_.size(), 0) {
-    if (low_ == 0) low_ = shape.density;
-    if (high_ == 0) high_ = std::min(1.0, 10 * low_);
+    if (low_ != 0) schedule_.require_none("no schedule with a given density_low, which holds throughout");
     if (epoch_ == 0) epoch_ = std::max<std::int64_t>(1, period_ / 10);
     if (original_ && epoch_ > period_)
       throw InputError("epoch_iterations", "at most switch_iterations = " + std::to_string(period_), std::to_string(epoch_));
@@ -76,6 +76,8 @@ class Accordion : public Sparsifier {
     const double rate = learning_rate(iteration);
     if (original_ && iteration > 0 && rate < last_rate_) std::fill(is_high_.begin(), is_high_.end(), true);
 
+    const double low = low_ != 0 ? low_ : schedule_.density(iteration);
+    const double high = high_ != 0 ? high_ : std::min(1.0, 10 * low);
     Selection selection;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     accumulators.range(0, 0, N);
@@ -98,7 +100,7 @@ class Accordion : public Sparsifier {
     std::vector<Index> counts;
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const Index size = pieces_[p].size();
-      const Index wanted = truncated(is_high_[p] ? high_ : low_, size);
+      const Index wanted = truncated(is_high_[p] ? high : low, size);
       counts.push_back(whole_[p] ? size : original_ ? wanted : std::max<Index>(1, wanted));
       (whole_[p] ? dense : k) += counts.back();
       if (whole_[p]) {
@@ -156,8 +158,10 @@ class Accordion : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   bool original_;
-  double low_, high_, change_;
+  double low_, high_;  // 0: the replay's density, ten times the low one
+  double change_;
   std::int64_t period_, epoch_, index_bytes_;
   std::vector<Segment> pieces_;
   std::vector<bool> is_high_, whole_;  // whole_: exchanged densely
@@ -185,6 +189,7 @@ SparsifierInfo describe_accordion() {
       number_parameter("density_low", 0, ">= 0 and <= 1", Json{{"minimum", 0}, {"maximum", 1}}, "low density; 0: the replay's density"),
       number_parameter("density_high", 0, ">= 0 and <= 1", Json{{"minimum", 0}, {"maximum", 1}},
                        "high density; 0: ten times the low one, as in kljp's scripts (both authors' classes: 0.1 and 0.99)"),
+      density_schedule_parameter("; the low density, and the high one where it is ten times that; not with a given density_low"),
       number_parameter("change", 0.5, ">= 0", Json{{"minimum", 0}}, "relative change of the norm above which a tensor is high"),
       integer_parameter("switch_iterations", 100, ">= 1", Json{{"minimum", 1}}, "iterations between decisions (the authors': 10 epochs)"),
       integer_parameter("epoch_iterations", 0, ">= 0", Json{{"minimum", 0}},

@@ -18,6 +18,7 @@ class CltK : public Sparsifier {
  public:
   CltK(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values, true),
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
         all_select_(values.at("cltk_mode") == "all_select"),
         filter_(values.at("residual_filter").get<double>()) {
@@ -27,9 +28,10 @@ class CltK : public Sparsifier {
   Accumulation accumulation() const override { return filter_ < 1 ? Accumulation::stateful : Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index N = shape_.gradients, k = shape_.target_k;
+    const Index N = shape_.gradients, k = schedule_.k(iteration);
     const std::int64_t leader = iteration % shape_.workers;
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
@@ -70,6 +72,7 @@ class CltK : public Sparsifier {
   float* before_of(std::int64_t worker) { return before_.data() + worker * shape_.gradients; }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   bool all_select_;
   double filter_;
@@ -93,7 +96,10 @@ SparsifierInfo describe_cltk() {
           "residual_filter", 1, "> 0 and <= 1", Json{{"exclusiveMinimum", 0}, {"maximum", 1}},
           "beta of the low-pass filter on the residual; 1: no filter, as in the authors' code (ScaleCom uses about 0.1 with large "
           "batches)"),
-      scope_parameter(), bucket_bytes_parameter(), index_bytes_parameter()};
+      scope_parameter(),
+      bucket_bytes_parameter(),
+      density_schedule_parameter(),
+      index_bytes_parameter()};
   info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<CltK>(part, values); });

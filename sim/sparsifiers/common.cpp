@@ -8,6 +8,7 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "base/checked.hpp"
 #include "base/error.hpp"
 
 namespace sparscale::sim {
@@ -88,12 +89,6 @@ Parameter generation_parameter() {
       "generation", {"current", "2023a"},
       "current: one flat vector, values all-reduced, residuals 0 at the union; 2023a (the authors' code of February 2023): "
       "tensor by tensor, values gathered, residuals 0 at the own selection");
-}
-
-void require_target_k(const ReplayShape& shape, const std::string& sparsifier) {
-  if (shape.target_k < 1)
-    throw InputError("density", "trunc(density x gradients) >= 1 for " + sparsifier,
-                     "trunc(" + number_text(shape.density) + " x " + std::to_string(shape.gradients) + ") = 0");
 }
 
 Json resolve_parameters(const SparsifierInfo& info, const Json& given, const std::string& file, const std::string& place) {
@@ -199,6 +194,7 @@ class ByPieces : public Sparsifier {
         layer.offset -= piece.begin;
         part.layers.push_back(std::move(layer));
       }
+      target_k_.push_back(part.target_k);
       parts_.push_back(make(part));
     }
   }
@@ -263,7 +259,7 @@ class ByPieces : public Sparsifier {
           work.piece = static_cast<std::int64_t>(p);
           all.work[worker].push_back(std::move(work));
         }
-      k += one.target_k.value_or(std::ssize(one.exchanged));
+      k += one.target_k.value_or(target_k_[p]);
       details.push_back(one.details);
       chosen_.push_back(std::move(one));
     }
@@ -286,6 +282,7 @@ class ByPieces : public Sparsifier {
   std::int64_t workers_;
   std::vector<Segment> pieces_;
   std::vector<std::unique_ptr<Sparsifier>> parts_;
+  std::vector<Index> target_k_;    // of each piece
   std::vector<Selection> chosen_;  // of this iteration
 };
 
@@ -304,7 +301,12 @@ Parameter density_schedule_parameter(const std::string& note) {
       parse_json(R"({"type":"array","items":{"type":"array","minItems":2,"maxItems":2,"items":{"type":"number"}}})", "density_schedule")};
 }
 
-DensitySchedule::DensitySchedule(const ReplayShape& shape, const Json& values) : density_(shape.density) {
+DensitySchedule::DensitySchedule(const ReplayShape& shape, const Json& values, bool of_piece)
+    : density_(shape.density),
+      gradients_(shape.gradients),
+      target_k_(shape.target_k),
+      whole_target_k_(shape.whole_target_k),
+      least_k_(of_piece && values.at("scope") != "global" ? 1 : 0) {
   for (const Json& step : values.at("density_schedule")) {
     const double iteration = step.at(0).get<double>(), density = step.at(1).get<double>();
     const bool ascending = steps_.empty() ? iteration >= 0 : iteration > static_cast<double>(steps_.back().first);
@@ -315,11 +317,63 @@ DensitySchedule::DensitySchedule(const ReplayShape& shape, const Json& values) :
   }
 }
 
+const std::pair<std::int64_t, double>* DensitySchedule::step(std::int64_t iteration) const {
+  const auto next = std::upper_bound(steps_.begin(), steps_.end(), iteration,
+                                     [](std::int64_t at, const std::pair<std::int64_t, double>& step) { return at < step.first; });
+  return next == steps_.begin() ? nullptr : &*std::prev(next);
+}
+
 double DensitySchedule::density(std::int64_t iteration) const {
-  double density = density_;
-  for (const auto& [from, value] : steps_)
-    if (iteration >= from) density = value;
-  return density;
+  const auto* found = step(iteration);
+  return found == nullptr ? density_ : found->second;
+}
+
+Index DensitySchedule::k(std::int64_t iteration) const {
+  const auto* found = step(iteration);
+  return found == nullptr ? target_k_ : std::max(least_k_, truncated(found->second, gradients_));
+}
+
+std::optional<Index> DensitySchedule::target_k(std::int64_t iteration) const {
+  if (!given()) return std::nullopt;
+  return k(iteration);
+}
+
+double DensitySchedule::model_k(std::int64_t iteration) const {
+  const auto* found = step(iteration);
+  if (whole_target_k_ == 0) return static_cast<double>(k(iteration));
+  if (found == nullptr) return static_cast<double>(whole_target_k_);
+  return std::max(1.0, std::trunc(static_cast<double>(whole_target_k_) * (found->second / density_)));
+}
+
+void DensitySchedule::require_k(const std::string& sparsifier) const {
+  const auto require = [&](const char* parameter, double density, Index k) {
+    if (k < 1)
+      throw InputError(parameter, "trunc(density x gradients) >= 1 for " + sparsifier,
+                       "trunc(" + number_text(density) + " x " + std::to_string(gradients_) + ") = 0");
+  };
+  if (!given() || steps_.front().first > 0) require("density", density_, target_k_);
+  for (const auto& [from, density] : steps_) require("density_schedule", density, k(from));
+}
+
+void DensitySchedule::require_none(const std::string& expected) const {
+  if (given()) throw InputError("density_schedule", expected, "a schedule");
+}
+
+void count_scheduled_memory(SparsifierInfo& info) {
+  const auto scheduled = [](const Parameter& parameter) { return parameter.name == "density_schedule"; };
+  if (std::none_of(info.parameters.begin(), info.parameters.end(), scheduled)) return;
+  info.state_bytes = [own = info.state_bytes](const ReplayShape& shape, const Json& values) {
+    std::uint64_t bytes = own ? own(shape, values) : 0;
+    double highest = 0;
+    for (const Json& step : values.at("density_schedule")) highest = std::max(highest, std::min(1.0, step.at(1).get<double>()));
+    if (highest <= shape.density) return bytes;
+    // The replay counts 8 bytes for each of n k + min(n k, N) indices of its own density.
+    const auto indices = [&](Index k) {
+      const std::uint64_t all = checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(k), "workers x k");
+      return checked_multiply(8, all + std::min(all, static_cast<std::uint64_t>(shape.gradients)), "selected indices");
+    };
+    return bytes + (indices(truncated(highest, shape.gradients)) - indices(truncated(shape.density, shape.gradients)));
+  };
 }
 
 Index truncated(double density, Index size) { return static_cast<Index>(density * static_cast<double>(size)); }

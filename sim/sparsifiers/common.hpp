@@ -5,6 +5,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,9 +34,6 @@ std::int64_t index_bytes_by_generation(const Json& values);
 /// own selection).
 Parameter generation_parameter();
 
-/// Refuses k = trunc(d * N) = 0 for a rule that divides by k. Errors: InputError.
-void require_target_k(const ReplayShape& shape, const std::string& sparsifier);
-
 // ---- pieces of the vector -----------------------------------------------------------------------------------------------------------
 
 struct Segment {
@@ -58,16 +56,37 @@ std::unique_ptr<Sparsifier> make_by_scope(const ReplayShape& shape, const Json& 
 
 /// density_schedule: list of [iteration, density], ascending: from this iteration on this density. Empty: the replay's density throughout.
 Parameter density_schedule_parameter(const std::string& note = "");
+/// What that parameter says. Iterations are those that Sparsifier::select counts, warm-up included.
 class DensitySchedule {
  public:
+  /// `of_piece`: the shape is one of make_by_scope's pieces where the scope is not global, so that k is at least 1.
   /// Errors: InputError when iterations do not ascend or a value is out of range.
-  DensitySchedule(const ReplayShape& shape, const Json& values);
+  DensitySchedule(const ReplayShape& shape, const Json& values, bool of_piece = false);
+  bool given() const { return !steps_.empty(); }
   double density(std::int64_t iteration) const;
+  /// trunc(d N) with the density of this iteration; without a schedule ReplayShape::target_k.
+  Index k(std::int64_t iteration) const;
+  /// For Selection::target_k: k of this iteration, nothing without a schedule.
+  std::optional<Index> target_k(std::int64_t iteration) const;
+  /// k of the whole model, for constants that are made of it. Where the N gradients are a sample it is in proportion to the densities,
+  /// less than d_t / d + 1 off.
+  double model_k(std::int64_t iteration) const;
+  /// Refuses k = 0 in any iteration, for a rule that divides by k. Errors: InputError.
+  void require_k(const std::string& sparsifier) const;
+  /// Refuses a schedule where given values leave no k to the rule. `expected`: what there should be instead. Errors: InputError.
+  void require_none(const std::string& expected) const;
 
  private:
+  // Of the last step at or before the iteration; null: the replay's density.
+  const std::pair<std::int64_t, double>* step(std::int64_t iteration) const;
+
   double density_;
+  Index gradients_, target_k_, whole_target_k_, least_k_;
   std::vector<std::pair<std::int64_t, double>> steps_;
 };
+/// Makes info.state_bytes count the longer lists of selected indices of a schedule that goes above the replay's density; nothing for a
+/// sparsifier without the parameter. The registry does it for all.
+void count_scheduled_memory(SparsifierInfo& info);
 
 /// trunc(density * size) in double.
 Index truncated(double density, Index size);

@@ -20,7 +20,8 @@ namespace {
 
 class Deft : public Sparsifier {
  public:
-  Deft(const ReplayShape& shape, const Json& values) : shape_(shape), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {
+  Deft(const ReplayShape& shape, const Json& values)
+      : shape_(shape), schedule_(shape, values), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {
     const Index n = shape.workers;
     for (const Segment& layer : layer_segments(shape)) {
       if (static_cast<double>(layer.size()) > static_cast<double>(shape.gradients) / static_cast<double>(n)) {
@@ -39,17 +40,18 @@ class Deft : public Sparsifier {
   Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index n = shape_.workers, N = shape_.gradients;
+    const Index n = shape_.workers, N = shape_.gradients, target_k = schedule_.k(iteration);
     const Index leader = iteration % n;
     const std::size_t fragments = fragments_.size();
 
     std::vector<std::vector<Index>> local_k(static_cast<std::size_t>(n));
     accumulators.each_worker(
-        n, [&](std::int64_t worker) { local_k[static_cast<std::size_t>(worker)] = split_k(accumulators, kernels, worker); });
+        n, [&](std::int64_t worker) { local_k[static_cast<std::size_t>(worker)] = split_k(accumulators, kernels, worker, target_k); });
     std::vector<std::size_t> common;
     const std::vector<std::vector<std::size_t>> bins = pack(local_k[static_cast<std::size_t>(leader)], common);
 
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(n));
     WorkLog work(n);
     work.all("accumulate", N, N, 0);
@@ -97,15 +99,14 @@ class Deft : public Sparsifier {
     selection.details["leader"] = leader;
     // How much less work the slowest worker's top-k is than one over everything, by the authors' cost model.
     selection.details["selection_speed_up"] =
-        largest_cost > 0 && shape_.target_k > 1
-            ? Json(static_cast<double>(N) * std::log2(static_cast<double>(shape_.target_k)) / largest_cost)
-            : Json();
+        largest_cost > 0 && target_k > 1 ? Json(static_cast<double>(N) * std::log2(static_cast<double>(target_k)) / largest_cost) : Json();
     return selection;
   }
 
  private:
   // k of every fragment for one worker: proportional to its norm, largest first, at least 1, what a full fragment cannot take is passed on.
-  std::vector<Index> split_k(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker) const {
+  std::vector<Index> split_k(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker,
+                             Index target_k) const {
     std::vector<double> norms;
     for (const Segment& fragment : fragments_)
       norms.push_back(static_cast<float>(kernels.l2_norm(accumulators.range(worker, fragment.begin, fragment.end))));
@@ -118,7 +119,7 @@ class Deft : public Sparsifier {
     });
     std::reverse(order.begin(), order.end());
     double rest_of_norms = std::accumulate(norms.begin(), norms.end(), 0.0);
-    Index rest = shape_.target_k;
+    Index rest = target_k;
     std::vector<Index> k(fragments_.size());
     for (const std::size_t f : order) {
       const Index size = fragments_[f].size();
@@ -158,6 +159,7 @@ class Deft : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   std::vector<Segment> fragments_;
 };
@@ -173,7 +175,7 @@ SparsifierInfo describe_deft() {
   info.exchange =
       "two broadcasts of the plan (4n, 4L), all-gather of counts (8), padded all-gather of indices (8m), all-reduce of values (4K)";
   info.cost = "norms over N and top-k over a bin of about N/n on every worker; the leader packs alone";
-  info.parameters = {index_bytes_parameter()};
+  info.parameters = {density_schedule_parameter(), index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Deft>(shape, values); };
   return info;
 }

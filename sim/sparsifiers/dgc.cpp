@@ -31,7 +31,6 @@ class Dgc : public Sparsifier {
   Dgc(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         schedule_(shape, values),
-        scheduled_(!values.at("density_schedule").empty()),
         momentum_(static_cast<float>(values.at("momentum").get<double>())),
         nesterov_(values.at("nesterov").get<bool>()),
         masking_(values.at("momentum_masking").get<bool>()),
@@ -109,7 +108,7 @@ class Dgc : public Sparsifier {
     const std::size_t n = static_cast<std::size_t>(shape_.workers);
     const double density = density_at(iteration);
     Selection selection;
-    if (scheduled_ || warmup_epochs_ > 0) selection.target_k = truncated(density, N);
+    if (schedule_.given() || warmup_epochs_ > 0) selection.target_k = truncated(density, N);
     selection.selected.resize(n);
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
     WorkLog work(shape_.workers);
@@ -264,7 +263,6 @@ class Dgc : public Sparsifier {
 
   ReplayShape shape_;
   DensitySchedule schedule_;
-  bool scheduled_;
   float momentum_;
   bool nesterov_, masking_, resample_, half_;
   double sample_ratio_, clip_norm_;

@@ -6,12 +6,11 @@
 
 namespace sparscale::sim {
 
-CountController::CountController(const ReplayShape& shape, bool intended)
-    : target_k_(shape.target_k), model_k_(shape.model_k()), intended_(intended) {}
+CountController::CountController(const DensitySchedule& schedule, bool intended) : schedule_(schedule), intended_(intended) {}
 
 double CountController::next(std::int64_t iteration, Index last_count) {
-  if (iteration == 0) return threshold_ = 1 / (2 * std::sqrt(model_k_));
-  const double ratio = static_cast<double>(last_count) / static_cast<double>(target_k_);
+  if (iteration == 0) return threshold_ = 1 / (2 * std::sqrt(schedule_.model_k(0)));
+  const double ratio = static_cast<double>(last_count) / static_cast<double>(schedule_.k(iteration));
   if (ratio > 1.1)
     threshold_ *= 1.005;
   else if (ratio > 0.909)

@@ -12,14 +12,14 @@ namespace sparscale::sim {
 /// The threshold, the same on all workers: 1/(2 sqrt(k)) at first, then a small step up or down after the last iteration's count.
 class CountController {
  public:
-  /// intended: inside the band of +-10 % the step follows the sign of the error; as coded it is always upwards.
-  CountController(const ReplayShape& shape, bool intended);
+  /// intended: inside the band of +-10 % the step follows the sign of the error; as coded it is always upwards. k is the schedule's, which
+  /// must not be 0.
+  CountController(const DensitySchedule& schedule, bool intended);
   /// Threshold of iteration t; `last_count` = K of iteration t - 1, unused at t = 0.
   double next(std::int64_t iteration, Index last_count);
 
  private:
-  Index target_k_;
-  double model_k_;
+  DensitySchedule schedule_;
   bool intended_;
   double threshold_ = 0;
 };
@@ -32,6 +32,9 @@ Selection select_in_exclusive_ranges(const ReplayShape& shape, const Accumulator
 
 /// partition_of_worker and range_of_worker of the record.
 void add_ranges(Json& details, const std::vector<Index>& partition_of_worker, const std::vector<Segment>& ranges);
+
+/// What a density schedule does to the controller.
+inline constexpr const char* controller_note = "; the threshold goes there by its steps of at most 0.5 %";
 
 /// micro_rule: code | intended.
 Parameter micro_rule_parameter();

@@ -20,12 +20,13 @@ class ExDyna : public Sparsifier {
  public:
   ExDyna(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
         blocks_(values.at("blocks").get<Index>()),
         smallest_part_(static_cast<double>(blocks_) / static_cast<double>(4 * shape.workers)),
-        controller_(shape, values.at("micro_rule") == "intended"),
+        controller_(schedule_, values.at("micro_rule") == "intended"),
         last_counts_(static_cast<std::size_t>(shape.workers)) {
-    require_target_k(shape, "exdyna");
+    schedule_.require_k("exdyna");
     const Index n = shape.workers, N = shape.gradients;
     block_size_ = N / blocks_ - N / blocks_ % block_multiple;
     if (block_size_ == 0)
@@ -59,6 +60,7 @@ class ExDyna : public Sparsifier {
     }
     Selection selection = select_in_exclusive_ranges(shape_, accumulators, kernels, iteration, ranges,
                                                      controller_.next(iteration, last_count_), index_bytes_);
+    selection.target_k = schedule_.target_k(iteration);
     last_count_ = std::ssize(selection.exchanged);
     last_counts_ = counts_of(selection.selected);
     selection.details["block_counts"] = counts_;
@@ -99,6 +101,7 @@ class ExDyna : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   Index blocks_, block_size_ = 0, remainder_ = 0;
   double smallest_part_;
@@ -120,7 +123,7 @@ SparsifierInfo describe_exdyna() {
   info.cost = "one scan of about N/n on every worker and O(n) of bookkeeping";
   info.parameters = {micro_rule_parameter(),
                      integer_parameter("blocks", 1024, ">= 1", Json{{"minimum", 1}}, "fine blocks that the vector is cut into"),
-                     index_bytes_parameter()};
+                     density_schedule_parameter(controller_note), index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<ExDyna>(shape, values); };
   return info;
 }

@@ -22,7 +22,6 @@ class GaussianK : public Sparsifier {
   GaussianK(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         schedule_(shape, values),
-        scheduled_(!values.at("density_schedule").empty()),
         ok_(values.at("variant") == "ok"),
         fork_(values.at("variant") == "gkfork"),
         style_{values.at("index_bytes").get<std::int64_t>(), values.at("fused").get<bool>(), 0, false},
@@ -37,7 +36,7 @@ class GaussianK : public Sparsifier {
     // d / 2 = 1/2 gives z = 0; d = 1 selects what lies above the mean.
     const double z = -boost::math::quantile(boost::math::normal(), density / 2);
     Selection selection;
-    if (scheduled_) selection.target_k = truncated(density, N);
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(n);
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
     WorkLog work(shape_.workers);
@@ -168,7 +167,7 @@ class GaussianK : public Sparsifier {
 
   ReplayShape shape_;
   DensitySchedule schedule_;
-  bool scheduled_, ok_, fork_;
+  bool ok_, fork_;
   GatherStyle style_;
   std::vector<Segment> pieces_;
 };

@@ -12,13 +12,15 @@ namespace {
 
 class GlobalTopK : public Sparsifier {
  public:
-  GlobalTopK(const ReplayShape& shape, const Json& values) : shape_(shape), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {}
+  GlobalTopK(const ReplayShape& shape, const Json& values)
+      : shape_(shape), schedule_(shape, values), index_bytes_(values.at("index_bytes").get<std::int64_t>()) {}
 
   Accumulation accumulation() const override { return Accumulation::plain; }
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index N = shape_.gradients, k = std::max<Index>(1, shape_.target_k);
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients, k = std::max<Index>(1, schedule_.k(iteration));
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     selection.threshold.resize(selection.selected.size());
     accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
@@ -41,6 +43,7 @@ class GlobalTopK : public Sparsifier {
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
 };
 
@@ -54,7 +57,7 @@ SparsifierInfo describe_global_topk() {
   info.rule = "Each worker selects its max(1, k) largest |a|; residuals become 0 at the own selection only.";
   info.exchange = "all-gather of values (4k), all-gather of indices (8k)";
   info.cost = "top-k over N on every worker; n k entries to join";
-  info.parameters = {index_bytes_parameter()};
+  info.parameters = {density_schedule_parameter(), index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GlobalTopK>(shape, values); };
   return info;
 }

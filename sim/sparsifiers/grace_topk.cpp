@@ -15,16 +15,18 @@ namespace {
 class GraceTopK : public GraceSparsifier {
  public:
   GraceTopK(const ReplayShape& shape, const Json& values)
-      : GraceSparsifier(values), shape_(shape), values_(values), pieces_(layer_segments(shape)) {}
+      : GraceSparsifier(values), shape_(shape), schedule_(shape, values), values_(values), pieces_(layer_segments(shape)) {}
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const double density = schedule_.density(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     std::vector<std::vector<Index>> counts;
     WorkLog work(shape_.workers);
     work.all("accumulate", shape_.gradients, shape_.gradients, 0);
     for (const Segment& piece : pieces_) {
-      const Index k = std::max<Index>(1, truncated(shape_.density, piece.size()));
+      const Index k = std::max<Index>(1, truncated(density, piece.size()));
       counts.emplace_back(selection.selected.size(), k);
       work.all("topk", piece.size(), k, 0);
     }
@@ -39,6 +41,7 @@ class GraceTopK : public GraceSparsifier {
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
   Json values_;
   std::vector<Segment> pieces_;
 };
@@ -53,8 +56,12 @@ SparsifierInfo describe_grace_topk() {
   info.rule = "Tensor by tensor, each worker selects its max(1, d N_l) largest |a|.";
   info.exchange = "per tensor: all-gather of values (4k_l) and of indices (4k_l or 8k_l)";
   info.cost = "a top-k over every tensor, two calls per tensor";
-  info.parameters = {grace_variant_parameter("int32 indices (ddp) or int64 (horovod)"), grace_residual_parameter(), grace_beta_parameter(),
-                     grace_gamma_parameter(), fused_parameter(false, " (Horovod may fuse them)")};
+  info.parameters = {grace_variant_parameter("int32 indices (ddp) or int64 (horovod)"),
+                     grace_residual_parameter(),
+                     grace_beta_parameter(),
+                     grace_gamma_parameter(),
+                     density_schedule_parameter(),
+                     fused_parameter(false, " (Horovod may fuse them)")};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GraceTopK>(shape, values); };
   return info;
 }

@@ -53,18 +53,15 @@ std::vector<Entry> merge(const std::vector<Entry>& a, const std::vector<Entry>& 
 class GTopK : public Sparsifier {
  public:
   GTopK(const ReplayShape& shape, const Json& values)
-      : shape_(shape),
-        schedule_(shape, values),
-        scheduled_(!values.at("density_schedule").empty()),
-        entry_bytes_(values.at("entry_bytes").get<std::uint64_t>()) {}
+      : shape_(shape), schedule_(shape, values, true), entry_bytes_(values.at("entry_bytes").get<std::uint64_t>()) {}
 
   Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients, n = shape_.workers;
-    const Index k = std::max<Index>(1, truncated(schedule_.density(iteration), N));
+    const Index k = std::max<Index>(1, schedule_.k(iteration));
     Selection selection;
-    if (scheduled_) selection.target_k = k;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(n));
     WorkLog work(n);
     work.all("accumulate", N, N, 0);
@@ -107,7 +104,6 @@ class GTopK : public Sparsifier {
  private:
   ReplayShape shape_;
   DensitySchedule schedule_;
-  bool scheduled_;
   std::uint64_t entry_bytes_;
 };
 

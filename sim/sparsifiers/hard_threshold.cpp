@@ -1,6 +1,7 @@
 // Hard threshold.
 // Paper:    Strom, Interspeech 2015; Dutta et al., NeurIPS 2021; as in kljp/micro's and kljp/exdyna's (2023a: kljp/sage's) ThreshReducer.
-// Rule:     each worker selects |a| >= lambda; lambda is the same on all workers and never changes: 1/(2 sqrt(k)), or given.
+// Rule:     each worker selects |a| >= lambda; lambda is the same on all workers: 1/(2 sqrt(k)), which only a density schedule changes (the
+//           authors' code makes it anew in every call), or given, when there is no k to schedule.
 // Exchange: all-gather of one count, all-gather of the indices padded to the largest count, sort and unique, all-reduce of the values at
 //           the union. Residuals become 0 at the union. Nothing selected anywhere: the calls are made with nothing in them (the authors'
 //           code stops there). 2023a: all-gathers of the size, of the tensors' offsets, of padded values and positions; residuals become 0
@@ -17,26 +18,29 @@ class HardThreshold : public Sparsifier {
  public:
   HardThreshold(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         index_bytes_(index_bytes_by_generation(values)),
         old_(values.at("generation") == "2023a"),
         threshold_(values.at("threshold").get<double>()) {
-    if (threshold_ == 0) {
-      require_target_k(shape, "hard_threshold without a given threshold");
-      threshold_ = 1 / (2 * std::sqrt(shape.model_k()));
-    }
+    if (threshold_ == 0)
+      schedule_.require_k("hard_threshold without a given threshold");
+    else
+      schedule_.require_none("no schedule with a given threshold, which knows no k");
   }
 
   Accumulation accumulation() const override { return Accumulation::plain; }
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
+    const double threshold = threshold_ != 0 ? threshold_ : 1 / (2 * std::sqrt(schedule_.model_k(iteration)));
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold_),
+      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold),
                       selection.selected[static_cast<std::size_t>(worker)]);
     });
-    selection.threshold = {threshold_};
+    selection.threshold = {threshold};
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     work.each("threshold_select", N, counts_of(selection.selected), 0);
@@ -46,9 +50,10 @@ class HardThreshold : public Sparsifier {
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   bool old_;
-  double threshold_;
+  double threshold_;  // 0: from k
 };
 
 }  // namespace
@@ -63,6 +68,7 @@ SparsifierInfo describe_hard_threshold() {
   info.cost = "one scan of N on every worker; the density is whatever the residuals make it";
   info.parameters = {
       number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "lambda; 0: 1/(2 sqrt(k))"),
+      density_schedule_parameter("; lambda follows; not with a given threshold"),
       generation_parameter(),
       index_bytes_by_generation_parameter(),
   };

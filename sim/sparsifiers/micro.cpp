@@ -15,9 +15,10 @@ class Micro : public Sparsifier {
  public:
   Micro(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
-        controller_(shape, values.at("micro_rule") == "intended") {
-    require_target_k(shape, "micro");
+        controller_(schedule_, values.at("micro_rule") == "intended") {
+    schedule_.require_k("micro");
     const Index n = shape.workers, N = shape.gradients;
     if (n > N) throw InputError("workers", "at most " + std::to_string(N) + " for micro (one gradient per partition)", std::to_string(n));
     Index start = 0;
@@ -42,6 +43,7 @@ class Micro : public Sparsifier {
     }
     Selection selection = select_in_exclusive_ranges(shape_, accumulators, kernels, iteration, ranges,
                                                      controller_.next(iteration, last_count_), index_bytes_);
+    selection.target_k = schedule_.target_k(iteration);
     last_count_ = std::ssize(selection.exchanged);
     selection.details["partition_starts"] = starts_;
     selection.details["partition_sizes"] = sizes_;
@@ -51,6 +53,7 @@ class Micro : public Sparsifier {
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   CountController controller_;
   std::vector<Index> starts_, sizes_;
@@ -67,7 +70,7 @@ SparsifierInfo describe_micro() {
   info.rule = "Each worker selects |a| >= delta in a partition of its own; delta follows the global count.";
   info.exchange = "all-gather of counts (8), padded all-gather of indices (8m), all-reduce of values (4K)";
   info.cost = "one scan of N/n on every worker; padding, because partitions are fixed";
-  info.parameters = {micro_rule_parameter(), index_bytes_parameter()};
+  info.parameters = {micro_rule_parameter(), density_schedule_parameter(controller_note), index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Micro>(shape, values); };
   return info;
 }

@@ -41,18 +41,20 @@ class OkTopk : public Sparsifier {
  public:
   OkTopk(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values, true),
         variant_(variant_of(values.at("variant").get<std::string>())),
         dense_iterations_(values.at("dense_iterations").get<std::int64_t>()),
         local_(static_cast<std::size_t>(shape.workers), 0),
         sums_(static_cast<std::size_t>(shape.gradients), 0.0F) {
-    require_target_k(shape, "oktopk");
+    schedule_.require_k("oktopk");
   }
 
   Accumulation accumulation() const override { return Accumulation::plain; }
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
+    const Index N = shape_.gradients, n = shape_.workers, k = schedule_.k(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     WorkLog work(n);
     if (iteration < dense_iterations_) {
       selection.everything = true;
@@ -257,6 +259,7 @@ class OkTopk : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   Variant variant_;
   std::int64_t dense_iterations_;
   std::vector<double> local_;  // tau_l per worker
@@ -278,7 +281,8 @@ SparsifierInfo describe_oktopk() {
   info.parameters = {choice_parameter("variant", {"bert", "vgg", "lstm"}, "which of the authors' programs the constants are from"),
                      integer_parameter("dense_iterations", 0, ">= 0", Json{{"minimum", 0}},
                                        "first iterations that exchange densely (the authors': 512 in vgg, 128 in lstm)"),
-                     scope_parameter(), bucket_bytes_parameter()};
+                     scope_parameter(), bucket_bytes_parameter(),
+                     density_schedule_parameter("; thresholds go there at the next exact top-k, and by their steps until then")};
   info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<OkTopk>(part, values); });

@@ -16,6 +16,7 @@ class RandomK : public Sparsifier {
  public:
   RandomK(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         shared_(values.at("indices") == "shared"),
         residual_(values.at("residual").get<bool>()),
         replacement_(values.at("replacement").get<bool>()),
@@ -29,7 +30,9 @@ class RandomK : public Sparsifier {
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const std::size_t n = static_cast<std::size_t>(shape_.workers);
+    const double density = schedule_.density(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(n);
     WorkLog work(shape_.workers);
     if (residual_) work.all("accumulate", N, N, 0);
@@ -39,7 +42,7 @@ class RandomK : public Sparsifier {
       if (shared_ && worker > 0) return;
       Random random(stream_key(shape_.seed, "random_k", {static_cast<std::uint64_t>(iteration), worker}));
       for (const Segment& piece : pieces_) {
-        const Index k = std::max<Index>(1, truncated(shape_.density, piece.size()));
+        const Index k = std::max<Index>(1, truncated(density, piece.size()));
         std::vector<Index> drawn;
         if (replacement_) {
           for (Index draw = 0; draw < k; ++draw)
@@ -56,7 +59,7 @@ class RandomK : public Sparsifier {
     selection.exchanged = shared_ ? selection.selected.front() : kernels.unite(selection.selected, N);
     // Drawing with replacement still sends k values.
     for (const Segment& piece : pieces_) {
-      const Index k = std::max<Index>(1, truncated(shape_.density, piece.size()));
+      const Index k = std::max<Index>(1, truncated(density, piece.size()));
       const std::size_t first_call = selection.exchange.size();
       if (by_scope_) work.set_piece(std::ssize(selection.piece_sizes));
       work.all("gather", k, k, selection.exchange.size());
@@ -81,6 +84,7 @@ class RandomK : public Sparsifier {
 
  private:
   ReplayShape shape_;
+  DensitySchedule schedule_;
   bool shared_, residual_, replacement_;
   std::int64_t index_bytes_;
   std::vector<Segment> pieces_;
@@ -103,6 +107,7 @@ SparsifierInfo describe_random_k() {
       boolean_parameter("replacement", false, "draw with replacement, as GRACE's DDP version does"),
       scope_parameter(),
       bucket_bytes_parameter(),
+      density_schedule_parameter(),
       index_bytes_parameter(4)};
   info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<RandomK>(shape, values); };

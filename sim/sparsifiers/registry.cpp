@@ -23,7 +23,7 @@
   X(grace_threshold)
 
 #include "base/error.hpp"
-#include "sim/sparsifier.hpp"
+#include "sim/sparsifiers/common.hpp"
 
 namespace sparscale::sim {
 
@@ -34,7 +34,11 @@ SPARSCALE_SPARSIFIERS(SPARSCALE_DECLARE)
 
 const std::vector<SparsifierInfo>& sparsifiers() {
 #define SPARSCALE_ENTRY(name) describe_##name(),
-  static const std::vector<SparsifierInfo> all = {SPARSCALE_SPARSIFIERS(SPARSCALE_ENTRY)};
+  static const std::vector<SparsifierInfo> all = [] {
+    std::vector<SparsifierInfo> list = {SPARSCALE_SPARSIFIERS(SPARSCALE_ENTRY)};
+    for (SparsifierInfo& info : list) count_scheduled_memory(info);
+    return list;
+  }();
 #undef SPARSCALE_ENTRY
   return all;
 }

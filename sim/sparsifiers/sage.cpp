@@ -22,13 +22,14 @@ class Sage : public Sparsifier {
  public:
   Sage(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         index_bytes_(index_bytes_by_generation(values)),
         old_(values.at("generation") == "2023a"),
         faithful_(values.at("faithful").get<bool>()),
         first_threshold_(values.at("threshold").get<double>()) {
     if (first_threshold_ == 0) {
-      require_target_k(shape, "sage without a given first threshold");
-      first_threshold_ = 1 / (2 * std::sqrt(shape.model_k()));
+      schedule_.require_k("sage without a given first threshold");
+      first_threshold_ = 1 / (2 * std::sqrt(schedule_.model_k(0)));
     }
     // Slovin's formula with a margin of 5 %.
     const double N = static_cast<double>(shape.gradients);
@@ -43,7 +44,9 @@ class Sage : public Sparsifier {
 
   Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
+    const double density = schedule_.density(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     const auto n = static_cast<std::size_t>(shape_.workers);
     std::vector<double> alphas(n), betas(n), gammas(n), means(n), examined_densities(n);
@@ -64,8 +67,8 @@ class Sage : public Sparsifier {
         const float scaled = static_cast<float>(own.threshold) * alpha;
         examined_counts[at] = count_at_least(accumulators, kernels, worker, 0, N, scaled);
         examined = static_cast<double>(examined_counts[at]) / static_cast<double>(N);
-        beta = 2 / (1 + std::exp(shape_.density - examined));
-        const double ratio = examined / shape_.density;
+        beta = 2 / (1 + std::exp(density - examined));
+        const double ratio = examined / density;
         gamma = ratio < 0.1 ? 0.95 : ratio > 10 ? 1.05 : 1;
         own.threshold = scaled * static_cast<float>(beta) * static_cast<float>(gamma);
         selection.threshold[at] = own.threshold;
@@ -119,6 +122,7 @@ class Sage : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::int64_t index_bytes_;
   bool old_, faithful_;
   double first_threshold_;
@@ -139,6 +143,7 @@ SparsifierInfo describe_sage() {
   info.cost = "two scans of N and about 400 single reads on every worker";
   info.parameters = {
       number_parameter("threshold", 0, ">= 0", Json{{"minimum", 0}}, "first threshold; 0: 1/(2 sqrt(k))"),
+      density_schedule_parameter("; beta and gamma steer towards it"),
       boolean_parameter("faithful", false, "let a sample of zeros drive the threshold to NaN, as the authors' code does"),
       generation_parameter(),
       index_bytes_by_generation_parameter(),

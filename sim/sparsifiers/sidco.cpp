@@ -41,6 +41,7 @@ class Sidco : public Sparsifier {
  public:
   Sidco(const ReplayShape& shape, const Json& values)
       : shape_(shape),
+        schedule_(shape, values),
         fit_(values.at("fit").get<std::string>()),
         mode_(values.at("stages").get<std::int64_t>()),
         first_ratio_(values.at("first_ratio").get<double>()),
@@ -52,7 +53,6 @@ class Sidco : public Sparsifier {
         pieces_(segments_of(shape, values)) {
     workers_.resize(static_cast<std::size_t>(shape.workers));
     for (Worker& worker : workers_) worker.stages = mode_ < 0 ? 1 : mode_;
-    most_stages_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::log(shape.density) / std::log(0.5))));
     if (residual_ && memory_weight_ != 0)
       before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
@@ -74,10 +74,12 @@ class Sidco : public Sparsifier {
     for (const Index index : selection.selected[static_cast<std::size_t>(worker)]) accumulator[static_cast<std::size_t>(index)] = 0;
   }
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
     const Index N = shape_.gradients;
     const std::size_t n = workers_.size();
+    const double density = schedule_.density(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(n);
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(n));
     std::vector<std::int64_t> stages(n);
@@ -87,16 +89,17 @@ class Sidco : public Sparsifier {
     accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
       const auto worker = static_cast<std::size_t>(at);
       Worker& state = workers_[worker];
+      if (mode_ < 0) state.stages = std::min(state.stages, most_stages(density));
       stages[worker] = state.stages;
       std::vector<Index>& own = selection.selected[worker];
       for (std::size_t p = 0; p < pieces_.size(); ++p) {
         const Segment& piece = pieces_[p];
-        const float threshold = fitted_threshold(accumulators, kernels, at, piece, state.stages, work);
+        const float threshold = fitted_threshold(accumulators, kernels, at, piece, density, state.stages, work);
         const Index before = std::ssize(own);
         select_above(accumulators, kernels, at, piece.begin, piece.end, threshold, own);
         counts[p][worker] = std::ssize(own) - before;
         work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
-        if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / shape_.density);
+        if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / density, density);
         if (pieces_.size() == 1) selection.threshold[worker] = threshold;
       }
     });
@@ -126,7 +129,11 @@ class Sidco : public Sparsifier {
     std::int64_t selections = 0, direction = 1;
   };
 
-  void adapt(Worker& state, double ratio) const {
+  static std::int64_t most_stages(double density) {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::log(density) / std::log(0.5))));
+  }
+
+  void adapt(Worker& state, double ratio, double density) const {
     state.sum += ratio;
     if (++state.selections < selections_per_update) return;
     const double estimate = state.sum / selections_per_update, last = state.last_estimate;
@@ -137,7 +144,7 @@ class Sidco : public Sparsifier {
     }
     if (estimate > 1 + tolerance) state.stages -= state.direction;
     if (estimate < 1 - tolerance) state.stages += state.direction;
-    state.stages = std::clamp<std::int64_t>(state.stages, 1, most_stages_);
+    state.stages = std::clamp<std::int64_t>(state.stages, 1, most_stages(density));
     state.last_estimate = estimate;
     state.sum = 0;
     state.selections = 0;
@@ -145,12 +152,11 @@ class Sidco : public Sparsifier {
 
   // Threshold of |a| in one piece; NaN, which nothing passes, for a vector of zeros.
   float fitted_threshold(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, const Segment& piece,
-                         std::int64_t stages, WorkLog& work) const {
+                         double d, std::int64_t stages, WorkLog& work) const {
     const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
     const double norm = kernels.l2_norm(values);
     work.one(worker, "l2_norm", piece.size(), piece.size(), 0);
     if (norm == 0) return std::numeric_limits<float>::quiet_NaN();
-    const double d = shape_.density;
     const bool one_stage = stages == 1 || d >= first_ratio_;
     double threshold = first_stage(values, norm, one_stage ? d : first_ratio_);
     work.one(worker, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
@@ -216,6 +222,7 @@ class Sidco : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
   std::string fit_;
   std::int64_t mode_;  // the parameter stages
   double first_ratio_, stage_ratio_;
@@ -224,7 +231,6 @@ class Sidco : public Sparsifier {
   GatherStyle style_;
   std::vector<Segment> pieces_;
   std::vector<Worker> workers_;
-  std::int64_t most_stages_ = 1;
   std::vector<float> before_;  // residuals before the gradients were added, n x N; only with memory_weight
 };
 
@@ -254,6 +260,7 @@ SparsifierInfo describe_sidco() {
       number_parameter("memory_weight", 0, ">= 0", Json{{"minimum", 0}}, "m of the residual; it keeps a second state per worker"),
       scope_parameter(),
       bucket_bytes_parameter(),
+      density_schedule_parameter(),
       fused_parameter(true, ""),
       index_bytes_parameter(4)};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Sidco>(shape, values); };

@@ -19,7 +19,6 @@ class TopK : public Sparsifier {
   TopK(const ReplayShape& shape, const Json& values)
       : shape_(shape),
         schedule_(shape, values),
-        scheduled_(!values.at("density_schedule").empty()),
         index_bytes_(index_bytes_by_generation(values)),
         old_(values.at("generation") == "2023a"),
         pieces_(segments_of(shape, values)) {
@@ -44,7 +43,7 @@ class TopK : public Sparsifier {
     }
     const Index k = sum_of(counts);
     Selection selection;
-    if (scheduled_) selection.target_k = truncated(density, N);
+    selection.target_k = schedule_.target_k(iteration);
     if (alone_) selection.target_k = k;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     if (!by_piece_) selection.threshold.resize(selection.selected.size());
@@ -86,7 +85,6 @@ class TopK : public Sparsifier {
  private:
   ReplayShape shape_;
   DensitySchedule schedule_;
-  bool scheduled_;
   std::int64_t index_bytes_;
   bool old_;
   std::vector<Segment> pieces_;

@@ -17,13 +17,14 @@ namespace {
 
 class TopkDsa : public Sparsifier {
  public:
-  explicit TopkDsa(const ReplayShape& shape) : shape_(shape) {}
+  TopkDsa(const ReplayShape& shape, const Json& values) : shape_(shape), schedule_(shape, values, true) {}
 
   Accumulation accumulation() const override { return Accumulation::plain; }
 
-  Selection select(std::int64_t, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
-    const Index N = shape_.gradients, n = shape_.workers, k = shape_.target_k;
+  Selection select(std::int64_t iteration, const AccumulatorView& accumulators, const kernels::Kernels& kernels) override {
+    const Index N = shape_.gradients, n = shape_.workers, k = schedule_.k(iteration);
     Selection selection;
+    selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(n));
     selection.threshold.resize(selection.selected.size());
     accumulators.each_worker(n, [&](std::int64_t worker) {
@@ -92,6 +93,7 @@ class TopkDsa : public Sparsifier {
   }
 
   ReplayShape shape_;
+  DensitySchedule schedule_;
 };
 
 }  // namespace
@@ -105,10 +107,10 @@ SparsifierInfo describe_topk_dsa() {
   info.exchange =
       "all-to-all of sizes and of entries (8 bytes each), all-gather of sizes and of the sums (8 bytes each, or dense when many)";
   info.cost = "top-k over N on every worker, summing of a region; U grows with n";
-  info.parameters = {scope_parameter(), bucket_bytes_parameter()};
+  info.parameters = {scope_parameter(), bucket_bytes_parameter(), density_schedule_parameter()};
   info.exchanges_by_scope = true;
   info.make = [](const ReplayShape& shape, const Json& values) {
-    return make_by_scope(shape, values, [](const ReplayShape& part) { return std::make_unique<TopkDsa>(part); });
+    return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<TopkDsa>(part, values); });
   };
   return info;
 }
