@@ -415,7 +415,8 @@ void check_memory(const Experiment& experiment, const Estimate& estimate) {
   if (estimate.memory_bytes > available)
     throw InputError(experiment.file, "/workers",
                      "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
-                     std::to_string(estimate.memory_bytes / 1000000) + " MB for the largest");
+                     std::to_string(estimate.memory_bytes / 1000000) +
+                         " MB for the largest (/memory: sample:FRACTION, f16, disk and recompute need less)");
 }
 
 void prepare_directory(const Experiment& experiment, const fs::path& directory, bool force) {

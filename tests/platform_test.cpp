@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "base/error.hpp"
@@ -85,6 +86,32 @@ TEST_CASE("Every shipped platform loads, carries its file's name and makes route
         }
       }
   }
+}
+
+TEST_CASE("Shipped machines with GPUs of a known kind say how much memory these have, and where that is from") {
+  std::map<std::string, double> memory_GB;
+  for (const std::string& name : platform_names()) {
+    const Platform platform = Platform::load(find_platform(name));
+    const Json& node = platform.document.at("node");
+    const bool gpu = node.value("device_name", "").starts_with("NVIDIA");
+    CHECK(node.contains("device_memory_GB") == gpu);
+    if (!gpu) continue;
+    memory_GB[name] = node.at("device_memory_GB").get<double>();
+    // What no source says is the smaller one of those that were sold: rather a warning too many.
+    const std::string origin = platform.document.at("provenance").at("device_memory_GB").get<std::string>();
+    CHECK(origin.starts_with(node.at("device_name") == "NVIDIA V100" ? "assumed: "
+                             : name == "kisti-neuron-a100"           ? "measured: "
+                                                                     : "specified: "));
+  }
+  CHECK(memory_GB == std::map<std::string, double>{{"dgx-a100", 40},
+                                                   {"dgx-h100", 80},
+                                                   {"kisti-neuron-a100", 80},
+                                                   {"kisti-neuron-v100", 16},
+                                                   {"kisti-neuron-v100-1", 16},
+                                                   {"nvlink8-ib", 16},
+                                                   {"oci-a100", 40},
+                                                   {"polaris", 40},
+                                                   {"sophia", 40}});
 }
 
 TEST_CASE("A crossbar of single devices has one NIC link each way") {

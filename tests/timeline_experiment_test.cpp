@@ -1,5 +1,6 @@
 // The timeline's modes and disturbances on a real trace, through the command line.
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,6 +54,27 @@ TEST_CASE("Modes and disturbances on a real trace: phases add up, overlap hides 
     CHECK(time(name, "exposed_exchange_time_s") ==
           Approx(time(name, "index_exchange_time_s") + time(name, "value_exchange_time_s")).epsilon(1e-12));
     CHECK_FALSE(run.at("critical_path").empty());
+    // No byte is lost: what is sent is received, and crosses one NIC on its way out and one on its way in.
+    const auto total = [&](const char* key) {
+      const Json& bytes = run.at("traffic").at(key);  // one number where all workers have the same
+      const auto of_workers = bytes.is_array() ? bytes.get<std::vector<double>>() : std::vector<double>(4, bytes.get<double>());
+      return std::accumulate(of_workers.begin(), of_workers.end(), 0.0);
+    };
+    CHECK(total("bytes_sent_mean") > 0);
+    CHECK(total("bytes_received_mean") == Approx(total("bytes_sent_mean")).epsilon(1e-12));
+    CHECK(run.at("traffic").at("link_classes").at("nic").at("bytes_mean").get<double>() ==
+          Approx(2 * total("bytes_sent_mean")).epsilon(1e-12));
+    CHECK(total("bytes_sent_mean") ==
+          Approx(4 * run.at("summary").at("traffic").at("bytes_sent_per_worker_mean").get<double>()).epsilon(1e-12));
+    // Nothing takes no time or less, nor overlaps with more than what is computed.
+    for (std::size_t i = 0; i < run.at("series").at("iteration_time_s").size(); ++i) {
+      const auto at = [&](const char* name_of) { return run.at("series").at(name_of).at(i).get<double>(); };
+      for (const char* phase :
+           {"selection_time_s", "index_exchange_time_s", "value_exchange_time_s", "other_time_s", "overlapped_time_s", "worker_spread_s"})
+        CHECK(at(phase) >= 0);
+      CHECK(at("forward_backward_time_s") > 0);
+      CHECK(at("overlapped_time_s") <= (at("forward_backward_time_s") + at("selection_time_s") + at("other_time_s")) * (1 + 1e-9));
+    }
   }
   for (const std::string sparsifier : {"dense", "dense_fp16", "topk", "cltk"}) {
     CHECK(time(sparsifier + " sequential", "overlapped_time_s") == 0);

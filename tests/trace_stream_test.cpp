@@ -41,7 +41,7 @@ std::string frame_of(const Trace& trace, std::int64_t t) {
 std::string stream_of(const Trace& trace) {
   std::string stream = framed(head_of(trace));
   for (std::int64_t t = 0; t < trace.iterations(); ++t) stream += frame_of(trace, t);
-  return stream;
+  return stream + std::string(8, '\0');
 }
 
 // `sparscale ARGUMENTS < content`
@@ -133,4 +133,30 @@ TEST_CASE("Broken streams are refused in one line, after the records of what was
   const float infinity = std::numeric_limits<float>::infinity();
   infinite.replace(infinite.size() - 4, 4, reinterpret_cast<const char*>(&infinity), 4);
   CHECK_THAT(refused(head + infinite, 0), ContainsSubstring("finite gradients"));
+}
+
+TEST_CASE("Of a job that is stopped the records of whole iterations are kept, and the cut is said") {
+  const Scratch scratch("stream");
+  const Trace trace = sample("digits-cnn-8w");
+  const std::string whole = framed(head_of(trace)) + frame_of(trace, 0) + frame_of(trace, 1),
+                    rest = "replay --trace - --sparsifier topk --workers 8";
+  const auto stored = tests::run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 8 --iterations 2");
+  REQUIRE(stored.status == 0);
+
+  const auto between = piped(scratch, whole, rest);
+  CHECK(between.status == 0);
+  CHECK(between.out == stored.out);
+  CHECK_THAT(between.err, ContainsSubstring("warning: standard input: no mark at the end of the stream"));
+  CHECK(std::count(between.err.begin(), between.err.end(), '\n') == 1);
+  CHECK(piped(scratch, whole, rest + " --iterations 2").err.empty());  // as many as were asked for
+  CHECK(piped(scratch, whole + std::string(8, '\0'), rest).err.empty());
+
+  const std::string file = (scratch / "records.jsonl").string();
+  const auto inside = piped(scratch, whole + frame_of(trace, 2).substr(0, 100000), rest + " --out '" + file + "'");
+  CHECK(inside.status == 2);
+  CHECK(std::count(inside.err.begin(), inside.err.end(), '\n') == 1);
+  CHECK(slurp(file) == stored.out);
+  const std::string none = (scratch / "none.jsonl").string();
+  CHECK(piped(scratch, framed(head_of(trace)) + "broken", rest + " --out '" + none + "'").status == 2);
+  CHECK_FALSE(std::filesystem::exists(none));
 }

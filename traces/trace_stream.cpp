@@ -28,6 +28,7 @@ struct StreamSource::State {
   std::int64_t current = -1;  // iteration that is held
   std::int64_t training_iteration = 0;
   bool ended = false;
+  bool cut = false;          // ended without the length of 0 that a writer ends with
   std::uint64_t offset = 0;  // bytes read
   Encoding encoding = Encoding::f32;
   float scale = 1;
@@ -49,7 +50,8 @@ struct StreamSource::State {
     std::uint64_t length = 0;
     const std::uint64_t start = offset;
     const std::size_t got = read(&length, sizeof length);
-    if (got == 0 || (got == sizeof length && length == 0)) return {};
+    cut = got == 0;
+    if (cut || (got == sizeof length && length == 0)) return {};
     if (got < sizeof length) fail(start, "8 bytes of length before the " + what, std::to_string(got) + " bytes");
     if (length > largest_text)
       fail(start, "a length of the " + what + " of at most " + std::to_string(largest_text), std::to_string(length));
@@ -129,6 +131,7 @@ StreamSource::StreamSource(std::FILE* stream, std::string name, std::int64_t wor
 
 StreamSource::~StreamSource() = default;
 const TraceInfo& StreamSource::info() const { return state_->info; }
+bool StreamSource::cut() const { return state_->ended && state_->cut; }
 std::int64_t StreamSource::workers() const { return state_->workers; }
 std::int64_t StreamSource::gradients() const { return state_->info.gradients; }
 

@@ -21,6 +21,8 @@ class StreamSource final : public GradientSource {
   const TraceInfo& info() const;
   /// Whether the stream has this iteration (0, 1, ...). Errors: InputError (wrong or incomplete frame, an iteration that was passed).
   bool has(std::int64_t iteration);
+  /// Whether the stream is over and had no end mark, as when its writer was killed between two frames.
+  bool cut() const;
   std::int64_t workers() const override;
   std::int64_t gradients() const override;
   std::int64_t position(std::int64_t iteration) const override { return iteration; }

@@ -59,14 +59,22 @@ void replay_stream(const sim::ReplayOptions& options, const std::string& out) {
   const std::vector<traces::Layer> layers = stream.info().layers;
   sim::Replay run(std::move(source), layers, options);
   std::string lines;
-  for (std::int64_t i = 0; options.iterations == 0 || i < options.iterations; ++i) {
-    // The first record needs the warm-up, which next() reads.
-    if (!stream.has(i == 0 ? 0 : options.warmup + i)) break;
-    lines += run.next().dump() + "\n";
-    if (!out.empty()) continue;
-    write_output(lines, "");
-    lines.clear();
+  try {
+    for (std::int64_t i = 0; options.iterations == 0 || i < options.iterations; ++i) {
+      // The first record needs the warm-up, which next() reads.
+      if (!stream.has(i == 0 ? 0 : options.warmup + i)) break;
+      lines += run.next().dump() + "\n";
+      if (!out.empty()) continue;
+      write_output(lines, "");
+      lines.clear();
+    }
+  } catch (const InputError&) {
+    // The training job cannot be asked again: what was whole is kept, as on standard output.
+    if (!out.empty() && !lines.empty()) write_output(lines, out);
+    throw;
   }
+  if (stream.cut())
+    std::fprintf(stderr, "sparscale: warning: standard input: no mark at the end of the stream: was the training job stopped?\n");
   if (!out.empty()) write_output(lines, out);
 }
 
