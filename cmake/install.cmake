@@ -22,6 +22,9 @@ add_custom_command(OUTPUT ${shell_files} ${schema_files}
 add_custom_target(sparscale_shell_files ALL DEPENDS ${shell_files} ${schema_files})
 
 install(TARGETS sparscale RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(SPARSCALE_HAVE_MPI)
+  install(TARGETS sparscale_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/sparscale)
+endif()
 set(data ${CMAKE_INSTALL_DATADIR}/sparscale)
 install(DIRECTORY platforms/catalogue DESTINATION ${data}/platforms)
 install(DIRECTORY kernels/profiles DESTINATION ${data}/kernels)

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "experiments/commands/commands.hpp"
+#include "sim/ranks.hpp"
 
 namespace {
 
@@ -38,6 +39,8 @@ int main(int argc, char** argv) {
   using namespace sparscale;
   keep_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is reported as a write error
+  // Several processes that mpirun has started with the same arguments say once what is wrong with them.
+  const bool other_rank = argc > 1 && std::string(argv[1]) == "replay" && sim::Ranks::rank_in_environment() > 0;
   CLI::App program{
       "How a gradient sparsifier scales, before anyone rents the GPUs.\n\nExample: sparscale run experiments/first-figure.json",
       "sparscale"};
@@ -73,6 +76,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {  // another program has failed and said why
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
+    if (other_rank) return 0;
     std::string names;
     bool known = argc < 2 || argv[1][0] == '-';
     for (const CLI::App* command : program.get_subcommands({})) {
@@ -86,6 +90,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "sparscale: %s (see sparscale --help)\n", error.what());
     return 2;
   } catch (const InputError& error) {
+    if (other_rank) return 0;
     std::fprintf(stderr, "sparscale: %s\n", error.what());
     return 2;
   } catch (const std::bad_alloc&) {

@@ -17,6 +17,7 @@
 #include "base/machine.hpp"
 #include "kernels/kernels.hpp"
 #include "sim/clear_where.hpp"
+#include "sim/ranks.hpp"
 #include "sim/sparsifier.hpp"
 #include "sim/wire_format.hpp"
 #include "traces/row_sample.hpp"
@@ -35,6 +36,9 @@ void check_options(const ReplayOptions& options) {
   if (!(options.density > 0 && options.density <= 1)) throw InputError("density", "a number > 0 and <= 1", number_text(options.density));
   if (options.iterations < 0) throw InputError("iterations", "a number >= 0", std::to_string(options.iterations));
   if (options.warmup < 0) throw InputError("warmup", "a number >= 0", std::to_string(options.warmup));
+  if (options.ranks != nullptr && options.workers < options.ranks->size())
+    throw InputError("workers", "at least one for each of the " + std::to_string(options.ranks->size()) + " processes",
+                     std::to_string(options.workers));
   if (options.threads < 1 || options.threads > 1024) throw InputError("threads", "1 to 1024", std::to_string(options.threads));
 }
 
@@ -46,6 +50,11 @@ ReplayShape make_shape(const ReplayOptions& options, Index gradients, std::vecto
   shape.density = options.density;
   shape.target_k = static_cast<Index>(options.density * static_cast<double>(gradients));
   shape.seed = options.seed;
+  shape.own_end = options.workers;
+  if (options.ranks != nullptr) {
+    shape.own_begin = options.ranks->begin_of(options.ranks->rank(), options.workers);
+    shape.own_end = options.ranks->begin_of(options.ranks->rank() + 1, options.workers);
+  }
   shape.layers = std::move(layers);
   shape.learning_rate = std::move(learning_rate);
   return shape;
@@ -64,14 +73,14 @@ bool stores_residuals(const Sparsifier& sparsifier, const ReplayOptions& options
 std::uint64_t state_bytes(const SparsifierInfo& info, const ReplayShape& shape, const Json& values, const ReplayOptions& options,
                           bool stored) {
   if (info.dense) return 0;
-  const std::uint64_t elements = checked_multiply(u64(shape.workers), u64(shape.gradients), "workers x gradients");
+  const std::uint64_t elements = checked_multiply(u64(shape.own_workers()), u64(shape.gradients), "workers x gradients");
   std::uint64_t bytes = info.state_bytes ? info.state_bytes(shape, values) : 0;
   const std::uint64_t indices = checked_multiply(u64(shape.workers), u64(shape.target_k), "workers x k");
   bytes += checked_multiply(8, indices + std::min(indices, u64(shape.gradients)), "selected indices");
   const std::uint64_t each = options.memory.mode == MemoryChoice::Mode::f16 ? 2 : options.memory.mode == MemoryChoice::Mode::disk ? 0 : 4;
   if (stored) bytes += checked_multiply(elements, each, "workers x gradients x " + std::to_string(each) + " bytes");
   if (!stored || each == 2)  // what the threads work in
-    bytes += checked_multiply(4 * u64(std::min<std::int64_t>(options.threads, shape.workers)), u64(shape.gradients), "accumulators");
+    bytes += checked_multiply(4 * u64(std::min<std::int64_t>(options.threads, shape.own_workers())), u64(shape.gradients), "accumulators");
   if (options.memory.mode == MemoryChoice::Mode::recompute)  // what was cleared in every iteration
     bytes += checked_multiply(4 * u64(shape.target_k), u64(options.warmup + options.iterations), "cleared indices");
   return bytes;
@@ -85,6 +94,8 @@ bool stores_residuals(const SparsifierInfo& info, const ReplayShape& shape, cons
       // The same parameters over fewer workers have the same rules.
       ReplayShape small = shape;
       small.workers = 1;
+      small.own_begin = 0;
+      small.own_end = 1;
       return stores_residuals(*info.make(small, values), options);
     }
     return stores_residuals(*info.make(shape, values), options);
@@ -94,11 +105,13 @@ bool stores_residuals(const SparsifierInfo& info, const ReplayShape& shape, cons
 }
 
 void check_memory(std::uint64_t needed, const ReplayOptions& options) {
-  const std::uint64_t allowed = options.memory_limit_bytes != 0 ? options.memory_limit_bytes : available_memory_bytes();
+  std::uint64_t allowed = options.memory_limit_bytes != 0 ? options.memory_limit_bytes : available_memory_bytes();
+  if (options.ranks != nullptr && options.memory_limit_bytes == 0) allowed /= static_cast<std::uint64_t>(options.ranks->on_this_machine());
   if (needed <= allowed) return;
   const double share = 0.9 * static_cast<double>(allowed) / static_cast<double>(needed);
   const bool sampled = options.memory.mode == MemoryChoice::Mode::sample;
-  throw InputError("workers", "a replay that fits in " + mib(allowed) + " of memory",
+  const std::string where = options.ranks == nullptr ? "" : " in each of " + std::to_string(options.ranks->size()) + " processes";
+  throw InputError("workers", "a replay that fits in " + mib(allowed) + " of memory" + where,
                    "one that needs " + mib(needed) + " (memory " + options.memory.text() + "; there are sample:FRACTION, here about " +
                        number_text(std::floor(1000 * share * (sampled ? options.memory.fraction : 1)) / 1000) +
                        ", f16, disk[:FOLDER] and recompute)");
@@ -162,17 +175,31 @@ struct Replay::State : public AccumulatorView {
     std::vector<Index>* indices;
   };
 
+  // While it lives, accumulators are those of this process: the other ranks make no such calls.
+  struct Alone {
+    explicit Alone(State& state) : state_(state), before_(state.together) { state_.together = false; }
+    ~Alone() { state_.together = before_; }
+    Alone(const Alone&) = delete;
+    Alone& operator=(const Alone&) = delete;
+
+   private:
+    State& state_;
+    bool before_;
+  };
+
   State(const SparsifierInfo& info_in, ReplayShape shape_in, std::string origin_in, const ReplayOptions& options_in)
       : info(info_in),
         shape(std::move(shape_in)),
         origin(std::move(origin_in)),
         options(options_in),
-        kernels(kernels::cpu_kernels(options.kernels)) {}
+        kernels(kernels::cpu_kernels(options.kernels)),
+        together(options.ranks != nullptr) {}
 
   // ---- what sparsifiers see ----
 
   std::span<const float> range(std::int64_t worker, Index begin, Index end) const override {
     State* const self = const_cast<State*>(this);
+    if (together) return self->range_from_owner(worker, begin, end);
     Lane& own = self->lane();
     self->turn_to(own, worker);
     self->seek(own, begin);
@@ -180,19 +207,44 @@ struct Replay::State : public AccumulatorView {
     return {values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)};
   }
 
-  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const override {
+  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work,
+                   const std::function<void(std::int64_t, WorkerShare&)>& share) const override {
     State* const self = const_cast<State*>(this);
-    self->finish(self->lane());
-    self->in_parallel(workers, [&](Lane& own, std::int64_t worker) {
-      work(worker);
-      if (own.current < 0) self->turn_to(own, worker);  // it was not read
-      self->finish(own);
-    });
+    if (together && !share) {  // every process does everything
+      for (std::int64_t worker = 0; worker < workers; ++worker) work(worker);
+      return;
+    }
+    const std::int64_t begin = std::min(shape.own_begin, workers), end = std::min(shape.own_end, workers);
+    const bool shared = together;
+    {
+      const Alone alone(*self);
+      self->finish(self->lane());
+      self->in_parallel(begin, end, [&](Lane& own, std::int64_t worker) {
+        work(worker);
+        if (own.current < 0) self->turn_to(own, worker);  // it was not read
+        self->finish(own);
+      });
+    }
+    if (!shared) return;
+    std::vector<std::byte> results;
+    WorkerShare write(results);
+    for (std::int64_t worker = begin; worker < end; ++worker) share(worker, write);
+    const std::vector<std::vector<std::byte>> all = options.ranks->gather(results);
+    for (int rank = 0; rank < options.ranks->size(); ++rank) {
+      if (rank == options.ranks->rank()) continue;
+      std::span<const std::byte> rest = all[static_cast<std::size_t>(rank)];
+      WorkerShare read(rest);
+      const std::int64_t stop = std::min(workers, options.ranks->begin_of(rank + 1, shape.workers));
+      for (std::int64_t worker = options.ranks->begin_of(rank, shape.workers); worker < stop; ++worker) share(worker, read);
+    }
   }
 
   void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& with,
                        std::vector<Index>& indices) const override {
     State* const self = const_cast<State*>(this);
+    if (together)
+      return self->list_from_owner(worker, indices,
+                                   [&](std::vector<Index>& list) { select_at_least(worker, begin, end, threshold, with, list); });
     Lane& own = self->lane();
     self->turn_to(own, worker);
     self->seek(own, begin);
@@ -217,6 +269,7 @@ struct Replay::State : public AccumulatorView {
   void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& with,
             std::vector<Index>& indices) const override {
     State* const self = const_cast<State*>(this);
+    if (together) return self->list_from_owner(worker, indices, [&](std::vector<Index>& list) { topk(worker, begin, end, k, with, list); });
     const bool everywhere = begin == 0 && end == shape.gradients && k > 0 && k < end;
     float* const bound = everywhere ? &self->topk_bound[static_cast<std::size_t>(worker)] : nullptr;
     const std::size_t old = indices.size();
@@ -245,25 +298,83 @@ struct Replay::State : public AccumulatorView {
     *bound = topk_margin * smallest;
   }
 
+  // ---- several processes ----
+
+  bool has(std::int64_t worker) const { return shape.own_begin <= worker && worker < shape.own_end; }
+
+  // Elements of one worker's accumulator, which travel from the process that has it to all.
+  std::span<const float> range_from_owner(std::int64_t worker, Index begin, Index end) {
+    if (has(worker)) {
+      const Alone alone(*this);
+      const std::span<const float> values = range(worker, begin, end);
+      travelling.assign(values.begin(), values.end());
+    } else {
+      see_elsewhere(worker);
+      travelling.resize(static_cast<std::size_t>(end - begin));
+    }
+    options.ranks->broadcast(std::as_writable_bytes(std::span(travelling)), options.ranks->owner_of(worker, shape.workers));
+    return travelling;
+  }
+
+  void list_from_owner(std::int64_t worker, std::vector<Index>& indices, const std::function<void(std::vector<Index>&)>& make) {
+    std::vector<Index> list;
+    if (has(worker)) {
+      const Alone alone(*this);
+      make(list);
+    } else {
+      see_elsewhere(worker);
+    }
+    options.ranks->broadcast_list(list, options.ranks->owner_of(worker, shape.workers));
+    indices.insert(indices.end(), list.begin(), list.end());
+  }
+
+  // The state of the sparsifier is the same in every process: a gradient that it sees in one is seen in all. Any process can make it.
+  void see_elsewhere(std::int64_t worker) {
+    Index& seen = reached[static_cast<std::size_t>(worker)];
+    if (seen > 0) return;
+    seen = shape.gradients;
+    if (!sparsifier->sees_gradient(worker)) return;
+    lanes.front().whole_of = -1;
+    sparsifier->see_gradient(worker, lanes.front().source->gradient(iteration, worker), kernels);
+  }
+
+  // What was measured of the workers elsewhere.
+  void share_measurements() {
+    std::vector<std::byte> own;
+    WorkerShare write(own);
+    const auto carry = [&](int rank, WorkerShare& share) {
+      for (std::int64_t worker = options.ranks->begin_of(rank, shape.workers); worker < options.ranks->begin_of(rank + 1, shape.workers);
+           ++worker)
+        for (std::vector<double>* const list : {&energy, &sent_energy, &residual_norm}) share((*list)[static_cast<std::size_t>(worker)]);
+    };
+    carry(options.ranks->rank(), write);
+    const std::vector<std::vector<std::byte>> all = options.ranks->gather(own);
+    for (int rank = 0; rank < options.ranks->size(); ++rank) {
+      std::span<const std::byte> rest = all[static_cast<std::size_t>(rank)];
+      WorkerShare read(rest);
+      carry(rank, read);
+    }
+  }
+
   // ---- accumulating ----
 
   Lane& lane() { return lanes[lane_number < lanes.size() ? lane_number : 0]; }
 
-  /// work(lane, worker) for each worker, ascending, on all threads; the exception of the first worker that has one.
-  void in_parallel(std::int64_t workers, const std::function<void(Lane&, std::int64_t)>& work) {
-    const std::size_t threads = std::min(lanes.size(), static_cast<std::size_t>(workers));
+  /// work(lane, worker) for each worker in [begin, end), ascending, on all threads; the exception of the first worker that has one.
+  void in_parallel(std::int64_t begin, std::int64_t end, const std::function<void(Lane&, std::int64_t)>& work) {
+    const std::size_t threads = std::min(lanes.size(), static_cast<std::size_t>(end - begin));
     if (threads <= 1 || lane_number != 0) {
-      for (std::int64_t worker = 0; worker < workers; ++worker) work(lane(), worker);
+      for (std::int64_t worker = begin; worker < end; ++worker) work(lane(), worker);
       return;
     }
-    std::atomic<std::int64_t> next{0}, first_failed{workers};
+    std::atomic<std::int64_t> next{begin}, first_failed{end};
     std::vector<std::exception_ptr> errors(threads);
-    std::vector<std::int64_t> failed(threads, workers);
+    std::vector<std::int64_t> failed(threads, end);
     const auto run = [&](std::size_t number) {
       lane_number = number;
       while (true) {
         const std::int64_t worker = next.fetch_add(1);
-        if (worker >= workers || worker > first_failed.load()) break;
+        if (worker >= end || worker > first_failed.load()) break;
         try {
           work(lanes[number], worker);
         } catch (...) {
@@ -284,14 +395,14 @@ struct Replay::State : public AccumulatorView {
       run(0);
     }
     const auto first = std::min_element(failed.begin(), failed.end());
-    if (*first < workers) std::rethrow_exception(errors[static_cast<std::size_t>(first - failed.begin())]);
+    if (*first < end) std::rethrow_exception(errors[static_cast<std::size_t>(first - failed.begin())]);
   }
 
   float* values_of(const Lane& own, std::int64_t worker) const {
     float* const stored = residuals ? residuals->in_place(worker) : nullptr;
     return stored != nullptr ? stored : const_cast<float*>(own.values.data());
   }
-  bool in_place() const { return residuals && residuals->in_place(0) != nullptr; }
+  bool in_place() const { return residuals && residuals->in_place(shape.own_begin) != nullptr; }
 
   // Elements of the worker's accumulator that are at hand.
   Index progress(const Lane& own, std::int64_t worker) const {
@@ -440,6 +551,7 @@ struct Replay::State : public AccumulatorView {
     for (Lane& one : lanes) one.current = one.whole_of = one.held = -1;
     scale = scale_at(iteration);
     Selection selection = sparsifier->select(iteration, *this, kernels);
+    const Alone alone(*this);
     finish(lanes.front());
     if (recompute && !stateful) {
       remember_cleared(selection);
@@ -461,9 +573,10 @@ struct Replay::State : public AccumulatorView {
         if (residuals) residuals->release(worker);
       };
       if (observed)  // in order, one at a time
-        for (std::int64_t worker = 0; worker < shape.workers; ++worker) keep_one(lanes.front(), worker);
+        for (std::int64_t worker = shape.own_begin; worker < shape.own_end; ++worker) keep_one(lanes.front(), worker);
       else
-        in_parallel(shape.workers, keep_one);
+        in_parallel(shape.own_begin, shape.own_end, keep_one);
+      if (measuring && options.ranks != nullptr) share_measurements();
       pending = !observed && residuals && can_wait(selection);
       // One list for all workers: worth a bit for every gradient, unless it is short.
       pending_bits.clear();
@@ -787,7 +900,7 @@ struct Replay::State : public AccumulatorView {
     }
     lanes.resize(1);
     lanes.front().source = source.get();
-    while (std::ssize(lanes) < std::min<std::int64_t>(options.threads, shape.workers)) {
+    while (std::ssize(lanes) < std::min<std::int64_t>(options.threads, shape.own_workers())) {
       Lane further;
       further.clone = source->clone();
       if (!further.clone) break;  // these gradients are made by one
@@ -801,8 +914,8 @@ struct Replay::State : public AccumulatorView {
       if (options.memory.mode == MemoryChoice::Mode::f16)
         for (const float value : source->gradient(0, 0))
           if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-      residuals = std::make_unique<Residuals>(options.memory.mode, shape.workers, shape.gradients, options.memory.folder,
-                                              largest * (options.lr_in_accumulator ? scale_at(0) : 1.0F));
+      residuals = std::make_unique<Residuals>(options.memory.mode, shape.own_begin, shape.own_workers(), shape.gradients,
+                                              options.memory.folder, largest * (options.lr_in_accumulator ? scale_at(0) : 1.0F));
     }
     if (!in_place())
       for (Lane& one : lanes) one.values.resize(static_cast<std::size_t>(shape.gradients));
@@ -826,6 +939,8 @@ struct Replay::State : public AccumulatorView {
 
   std::unique_ptr<Residuals> residuals;  // they become accumulators and then the next residuals, in place; none where none are stored
   std::vector<Lane> lanes;
+  bool together;                         // all ranks make this call, for a worker that one of them has
+  std::vector<float> travelling;         // what a range of that worker's accumulator is handed out from
   bool plain = false, stateful = false;  // Sparsifier::accumulation()
   std::int64_t iteration = 0;
   float scale = 1;
@@ -889,7 +1004,9 @@ const traces::ExpansionChoice& Replay::expansion() const { return state_->choice
 Json Replay::next() {
   while (state_->iteration < state_->options.warmup) state_->run_iteration(false);
   const std::int64_t number = state_->iteration - state_->options.warmup;
-  return state_->record(state_->run_iteration(true), number);
+  const Selection& selection = state_->run_iteration(true);
+  if (state_->options.ranks != nullptr && !state_->options.ranks->first()) return {};
+  return state_->record(selection, number);
 }
 
 }  // namespace sparscale::sim

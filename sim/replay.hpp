@@ -16,6 +16,7 @@
 namespace sparscale::sim {
 
 struct Selection;
+class Ranks;
 
 struct ReplayOptions {
   std::string sparsifier;
@@ -36,14 +37,15 @@ struct ReplayOptions {
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
   MemoryChoice memory;                   // how residuals are kept; without residuals or norms in the records with recompute
   int threads = 1;                       // workers are shared among so many; records do not depend on it
-  /// Called for each worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it becomes a residual.
-  /// Not for dense exchanges, which have none.
+  Ranks* ranks = nullptr;                // processes that share the workers, all with the same options; null: this one has all
+  /// Called for each (with ranks: own) worker of each recorded iteration (from 0) when its accumulator (N values) is complete, before it
+  /// becomes a residual. Not for dense exchanges, which have none.
   std::function<void(std::int64_t iteration, std::int64_t worker, std::span<const float> accumulator, const Selection& selection)>
       observer = nullptr;
 };
 
 /// Bytes that a replay will hold (residuals as options.memory says, selections, sparsifier, decoded trace, generator), estimated before
-/// anything is allocated. Errors: InputError (bad options).
+/// anything is allocated; with ranks, those of this one. Errors: InputError (bad options).
 std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOptions& options);
 
 class Replay {
@@ -56,7 +58,7 @@ class Replay {
   ~Replay();
   const traces::ExpansionChoice& expansion() const;
   /// Runs the warm-up (once), then one recorded iteration and returns its record (design of the keys: docs/formats.md). `iteration` counts
-  /// from 0 at the first recorded iteration.
+  /// from 0 at the first recorded iteration. With ranks only the first one makes records, the others return null.
   Json next();
 
  private:

@@ -110,8 +110,9 @@ bool has_halves() {
 
 }  // namespace
 
-Residuals::Residuals(MemoryChoice::Mode mode, std::int64_t workers, Index gradients, const fs::path& folder, float largest)
-    : gradients_(gradients) {
+Residuals::Residuals(MemoryChoice::Mode mode, std::int64_t first_worker, std::int64_t workers, Index gradients, const fs::path& folder,
+                     float largest)
+    : first_worker_(first_worker), gradients_(gradients) {
   const auto count = static_cast<std::size_t>(
       checked_multiply(static_cast<std::uint64_t>(workers), static_cast<std::uint64_t>(gradients), "workers x gradients"));
   if (mode == MemoryChoice::Mode::f16) {
@@ -152,7 +153,7 @@ Residuals::~Residuals() {
 }
 
 void Residuals::load(std::int64_t worker, Index first, std::span<float> values) const {
-  const std::uint16_t* const from = halves_.data() + worker * gradients_ + first;
+  const std::uint16_t* const from = halves_.data() + (worker - first_worker_) * gradients_ + first;
   const float factor = 1 / scale_;  // exact
   std::size_t i = 0;
 #ifdef __x86_64__
@@ -162,7 +163,7 @@ void Residuals::load(std::int64_t worker, Index first, std::span<float> values) 
 }
 
 void Residuals::store(std::int64_t worker, Index first, std::span<float> values) {
-  std::uint16_t* const to = halves_.data() + worker * gradients_ + first;
+  std::uint16_t* const to = halves_.data() + (worker - first_worker_) * gradients_ + first;
   const float factor = 1 / scale_;
   float most = 0;
   std::size_t i = 0;
@@ -181,7 +182,7 @@ void Residuals::store(std::int64_t worker, Index first, std::span<float> values)
 }
 
 void Residuals::zero(std::int64_t worker, std::span<const Index> indices) {
-  std::uint16_t* const to = halves_.data() + worker * gradients_;
+  std::uint16_t* const to = halves_.data() + (worker - first_worker_) * gradients_;
   for (const Index index : indices) to[index] = 0;
 }
 
@@ -189,7 +190,7 @@ void Residuals::release(std::int64_t worker) const {
   if (mapped_ == nullptr) return;
   // Whole pages inside the worker's part; the file keeps what they hold.
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(floats_ + worker * gradients_),
+  const auto begin = reinterpret_cast<std::uintptr_t>(floats_ + (worker - first_worker_) * gradients_),
              end = begin + static_cast<std::uintptr_t>(gradients_) * sizeof(float);
   const std::uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);

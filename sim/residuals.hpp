@@ -39,13 +39,15 @@ extern const char* const memory_choices;
 class Residuals {
  public:
   /// `largest`: magnitude of gradients, for the scale of halves. Errors: InputError (no room in the folder), RunError.
-  Residuals(MemoryChoice::Mode mode, std::int64_t workers, Index gradients, const std::filesystem::path& folder, float largest);
+  /// `workers` are those from `first_worker` on.
+  Residuals(MemoryChoice::Mode mode, std::int64_t first_worker, std::int64_t workers, Index gradients, const std::filesystem::path& folder,
+            float largest);
   ~Residuals();
   Residuals(const Residuals&) = delete;
   Residuals& operator=(const Residuals&) = delete;
 
   /// The floats themselves; null when they are halves.
-  float* in_place(std::int64_t worker) const { return floats_ == nullptr ? nullptr : floats_ + worker * gradients_; }
+  float* in_place(std::int64_t worker) const { return floats_ == nullptr ? nullptr : floats_ + (worker - first_worker_) * gradients_; }
   /// Halves: elements [first, first + size) as floats, and back. Storing rounds `values` to what is kept. Errors: RunError (overflow).
   void load(std::int64_t worker, Index first, std::span<float> values) const;
   void store(std::int64_t worker, Index first, std::span<float> values);
@@ -54,6 +56,7 @@ class Residuals {
   void release(std::int64_t worker) const;
 
  private:
+  std::int64_t first_worker_;
   Index gradients_;
   float* floats_ = nullptr;
   std::vector<float> memory_;

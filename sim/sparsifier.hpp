@@ -2,12 +2,15 @@
 // (docs/adding-a-sparsifier.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/json.hpp"
@@ -19,6 +22,43 @@ namespace sparscale::sim {
 
 using kernels::Index;
 
+/// Carries what was worked out for a worker to the other processes of a replay: a function that names its results, in order, writes them to
+/// a buffer here and reads them from it there.
+class WorkerShare {
+ public:
+  explicit WorkerShare(std::vector<std::byte>& to) : to_(&to) {}
+  /// Takes what it reads off the front of `from`.
+  explicit WorkerShare(std::span<const std::byte>& from) : from_(&from) {}
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void operator()(T& value) { copy(&value, sizeof value); }
+  /// std::vector or std::string.
+  template <class List>
+  requires std::is_trivially_copyable_v<typename List::value_type>
+  void operator()(List& list) {
+    std::uint64_t size = list.size();
+    copy(&size, sizeof size);
+    list.resize(static_cast<std::size_t>(size));
+    copy(list.data(), list.size() * sizeof(typename List::value_type));
+  }
+  bool reading() const { return from_ != nullptr; }
+
+ private:
+  void copy(void* data, std::size_t bytes) {
+    if (bytes == 0) return;
+    if (to_ != nullptr) {
+      const auto* begin = static_cast<const std::byte*>(data);
+      to_->insert(to_->end(), begin, begin + bytes);
+    } else {
+      std::memcpy(data, from_->data(), bytes);
+      *from_ = from_->subspan(bytes);
+    }
+  }
+
+  std::vector<std::byte>* to_ = nullptr;
+  std::span<const std::byte>* from_ = nullptr;
+};
+
 /// The accumulators a = e + g of all workers, handed out by range.
 class AccumulatorView {
  public:
@@ -28,7 +68,12 @@ class AccumulatorView {
   virtual std::span<const float> range(std::int64_t worker, Index begin, Index end) const = 0;
   /// Calls work(worker) for each of `workers` workers, on as many threads as the replay has: `work` reads this worker only and writes to
   /// places of its own, so that results do not depend on the number of threads. The first worker's exception is thrown.
-  virtual void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const;
+  /// `share(worker, carry)` names these places to a replay over several processes (docs/formats.md), where `work` then runs for a process's
+  /// own workers only: carry(place), in the same order for all. Without it `work` runs for every worker in every process (it must not
+  /// use what accumulate() has changed), and accumulators
+  /// travel: the same results, slower.
+  virtual void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work,
+                           const std::function<void(std::int64_t, WorkerShare&)>& share = nullptr) const;
   /// Appends the indices in [begin, end) with |a| >= threshold, ascending (NaN: none): selected while the gradient is added.
   virtual void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
                                std::vector<Index>& indices) const;
@@ -48,6 +93,9 @@ struct ReplayShape {
   std::vector<traces::Layer> layers;
   /// Learning rate of replay iteration t: learning_rate[t mod size]; empty when the trace does not say.
   std::vector<double> learning_rate;
+  /// The workers [own_begin, own_end) whose accumulators this process has: all (own_end < 0), or a part in a replay over several processes.
+  std::int64_t own_begin = 0, own_end = -1;
+  std::int64_t own_workers() const { return own_end < 0 ? workers : own_end - own_begin; }
 
   /// k of the whole model, for constants that are made of it.
   double model_k() const { return static_cast<double>(whole_target_k > 0 ? whole_target_k : target_k); }

@@ -132,7 +132,7 @@ TEST_CASE("F16 residuals round accumulators and say so") {
 }
 
 TEST_CASE("Halves hold what was stored, rounded to 11 bits") {
-  Residuals residuals(MemoryChoice::Mode::f16, 2, 37, "", 0.003F);
+  Residuals residuals(MemoryChoice::Mode::f16, 0, 2, 37, "", 0.003F);
   std::vector<float> values(37), loaded(37);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::ldexp(1.0F + static_cast<float>(i) / 37, static_cast<int>(i % 20) - 20);
   const std::vector<float> before = values;

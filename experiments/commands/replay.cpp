@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "experiments/experiment.hpp"
 #include "kernels/live_measure.hpp"
 #include "kernels/measure.hpp"
+#include "sim/ranks.hpp"
 #include "sim/sparsifier.hpp"
 #include "traces/trace_stream.hpp"
 
@@ -78,19 +81,91 @@ void replay_stream(const sim::ReplayOptions& options, const std::string& out) {
   if (!out.empty()) write_output(lines, out);
 }
 
+struct Options {
+  std::string trace, out;
+  sim::ReplayOptions replay;
+  std::vector<std::string> settings;
+  bool no_error_feedback = false, no_verify = false, no_norms = false;
+  std::string profile, measured_device = "cpu", memory = "full";
+  std::uint64_t memory_limit_mib = 0;
+  std::int64_t measured_iterations = 4, measured_workers = 4;
+  int threads = 1;
+};
+
+void run_replay(Options& options) {
+  sim::ReplayOptions& replay = options.replay;
+  if (!(replay.density > 0 && replay.density <= 1)) throw InputError("--density", "number > 0 <= 1", number_text(replay.density));
+  replay.error_feedback = !options.no_error_feedback;
+  replay.norms = !options.no_norms;
+  replay.memory = sim::MemoryChoice::parse(options.memory, "--memory");
+  replay.memory_limit_bytes = options.memory_limit_mib << 20;
+  if (replay.index_gaps && replay.memory.mode == sim::MemoryChoice::Mode::sample)
+    throw InputError("--index-gaps",
+                     "no such option with --memory sample, as distances between sampled gradients are not those of the model",
+                     replay.memory.text());
+  const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
+  replay.parameters = sim::resolve_parameters(info, parse_settings(options.settings), "", "--set");
+  const bool first = replay.ranks == nullptr || replay.ranks->first();
+  if (replay.ranks != nullptr && (options.trace == "-" || !options.profile.empty()))
+    throw InputError(options.trace == "-" ? "--trace" : "--measure", "a stream or a measurement in one process",
+                     std::to_string(replay.ranks->size()) + " processes");
+  if (options.trace == "-") {
+    if (!options.profile.empty()) throw InputError("--measure", "no such option with a stream", options.profile);
+    replay_stream(replay, options.out);
+    return;
+  }
+  const traces::Trace trace = traces::Trace::open(find_trace(options.trace));
+  if (!options.no_verify) trace.verify_checksums();
+  if (replay.iterations == 0) replay.iterations = trace.iterations();
+  std::optional<kernels::LiveMeasurement> live;
+  if (!options.profile.empty()) {
+    if (info.dense) throw InputError("--measure", "a sparsifier that selects", replay.sparsifier);
+    if (options.measured_device != "cpu" && options.threads != 1)
+      throw InputError("--measure-threads", "1 on a device other than the cpu", std::to_string(options.threads));
+    live.emplace(kernels::measured_device(options.measured_device, replay.kernels, options.threads, 1), 5);
+    measure_replay(replay, *live, options.measured_iterations, options.measured_workers);
+    if (replay.memory.mode == sim::MemoryChoice::Mode::sample || replay.memory.mode == sim::MemoryChoice::Mode::recompute)
+      throw InputError("--measure", "whole accumulators (--memory full, f16 or disk)", "--memory " + options.memory);
+  }
+  sim::Replay run(trace, replay);
+  for (const std::string& warning : run.expansion().warnings)
+    if (first) std::fprintf(stderr, "sparscale: warning: %s\n", warning.c_str());
+  if (options.out.empty()) {
+    for (std::int64_t i = 0; i < replay.iterations; ++i) {
+      const Json record = run.next();
+      if (first) write_output(record.dump() + "\n", "");
+    }
+  } else {
+    std::string lines;
+    for (std::int64_t i = 0; i < replay.iterations; ++i) lines += run.next().dump() + "\n";
+    if (first) write_output(lines, options.out);
+  }
+  if (options.profile.empty()) return;
+  const std::string what = "the accumulators of " + std::to_string(std::min(options.measured_workers, replay.workers)) + " workers in " +
+                           std::to_string(std::min(options.measured_iterations, replay.iterations)) + " iterations of a replay: trace " +
+                           trace.info().name + ", " + replay.sparsifier + ", " + std::to_string(replay.workers) + " workers, density " +
+                           number_text(replay.density);
+  write_output(live->profile("live-" + replay.sparsifier, what).dump(1) + "\n", options.profile);
+}
+
+/// Runs `work` in every process that mpirun has started (one, without it): an error of one ends all of them, with one line.
+void in_ranks(sim::ReplayOptions& replay, const std::function<void()>& work) {
+  const std::unique_ptr<sim::Ranks> ranks = sim::Ranks::start();
+  if (!ranks) return work();
+  replay.ranks = ranks.get();
+  int status = 0;
+  try {
+    work();
+    ranks->finish();
+  } catch (...) {
+    status = ranks->leave(std::current_exception());
+  }
+  if (status != 0) throw CLI::RuntimeError(status);  // it is said already
+}
+
 }  // namespace
 
 void add_replay_command(CLI::App& program) {
-  struct Options {
-    std::string trace, out;
-    sim::ReplayOptions replay;
-    std::vector<std::string> settings;
-    bool no_error_feedback = false, no_verify = false, no_norms = false;
-    std::string profile, measured_device = "cpu", memory = "full";
-    std::uint64_t memory_limit_mib = 0;
-    std::int64_t measured_iterations = 4, measured_workers = 4;
-    int threads = 1;
-  };
   auto options = std::make_shared<Options>();
   options->replay.workers = 0;
   options->replay.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 1024U));
@@ -128,53 +203,7 @@ void add_replay_command(CLI::App& program) {
   command->add_option("--measure-threads", options->threads, "Threads that share each timed call (default 1)")->check(CLI::Range(1, 1024));
   command->add_option("--measure-device", options->measured_device, "cpu, or cuda (GPU 0) (default cpu)");
   command->add_option("--out", options->out, "File for the records (default: standard output)");
-  command->callback([options] {
-    sim::ReplayOptions& replay = options->replay;
-    if (!(replay.density > 0 && replay.density <= 1)) throw InputError("--density", "number > 0 <= 1", number_text(replay.density));
-    replay.error_feedback = !options->no_error_feedback;
-    replay.norms = !options->no_norms;
-    replay.memory = sim::MemoryChoice::parse(options->memory, "--memory");
-    replay.memory_limit_bytes = options->memory_limit_mib << 20;
-    if (replay.index_gaps && replay.memory.mode == sim::MemoryChoice::Mode::sample)
-      throw InputError("--index-gaps",
-                       "no such option with --memory sample, as distances between sampled gradients are not those of the model",
-                       replay.memory.text());
-    const sim::SparsifierInfo& info = sim::find_sparsifier(replay.sparsifier);
-    replay.parameters = sim::resolve_parameters(info, parse_settings(options->settings), "", "--set");
-    if (options->trace == "-") {
-      if (!options->profile.empty()) throw InputError("--measure", "no such option with a stream", options->profile);
-      replay_stream(replay, options->out);
-      return;
-    }
-    const traces::Trace trace = traces::Trace::open(find_trace(options->trace));
-    if (!options->no_verify) trace.verify_checksums();
-    if (replay.iterations == 0) replay.iterations = trace.iterations();
-    std::optional<kernels::LiveMeasurement> live;
-    if (!options->profile.empty()) {
-      if (info.dense) throw InputError("--measure", "a sparsifier that selects", replay.sparsifier);
-      if (options->measured_device != "cpu" && options->threads != 1)
-        throw InputError("--measure-threads", "1 on a device other than the cpu", std::to_string(options->threads));
-      live.emplace(kernels::measured_device(options->measured_device, replay.kernels, options->threads, 1), 5);
-      measure_replay(replay, *live, options->measured_iterations, options->measured_workers);
-      if (replay.memory.mode == sim::MemoryChoice::Mode::sample || replay.memory.mode == sim::MemoryChoice::Mode::recompute)
-        throw InputError("--measure", "whole accumulators (--memory full, f16 or disk)", "--memory " + options->memory);
-    }
-    sim::Replay run(trace, replay);
-    for (const std::string& warning : run.expansion().warnings) std::fprintf(stderr, "sparscale: warning: %s\n", warning.c_str());
-    if (options->out.empty()) {
-      for (std::int64_t i = 0; i < replay.iterations; ++i) write_output(run.next().dump() + "\n", "");
-    } else {
-      std::string lines;
-      for (std::int64_t i = 0; i < replay.iterations; ++i) lines += run.next().dump() + "\n";
-      write_output(lines, options->out);
-    }
-    if (options->profile.empty()) return;
-    const std::string what = "the accumulators of " + std::to_string(std::min(options->measured_workers, replay.workers)) + " workers in " +
-                             std::to_string(std::min(options->measured_iterations, replay.iterations)) + " iterations of a replay: trace " +
-                             trace.info().name + ", " + replay.sparsifier + ", " + std::to_string(replay.workers) + " workers, density " +
-                             number_text(replay.density);
-    write_output(live->profile("live-" + replay.sparsifier, what).dump(1) + "\n", options->profile);
-  });
+  command->callback([options] { in_ranks(options->replay, [&options] { run_replay(*options); }); });
 }
 
 }  // namespace sparscale::experiments

@@ -115,11 +115,14 @@ class Accordion : public Sparsifier {
         for (CollectiveCall& call : gathers) selection.exchange.push_back(std::move(call));
       }
     }
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      for (std::size_t p = 0; p < pieces_.size(); ++p)
-        accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels,
-                          selection.selected[static_cast<std::size_t>(worker)]);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          for (std::size_t p = 0; p < pieces_.size(); ++p)
+            accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels,
+                              selection.selected[static_cast<std::size_t>(worker)]);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) { carry(selection.selected[static_cast<std::size_t>(worker)]); });
     selection.target_k = k + dense;
     selection.exchanged = kernels.unite(selection.selected, N);
     if (!original_) {

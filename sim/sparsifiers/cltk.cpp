@@ -22,7 +22,7 @@ class CltK : public Sparsifier {
         index_bytes_(values.at("index_bytes").get<std::int64_t>()),
         all_select_(values.at("cltk_mode") == "all_select"),
         filter_(values.at("residual_filter").get<double>()) {
-    if (filter_ < 1) before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
+    if (filter_ < 1) before_.assign(static_cast<std::size_t>(shape.own_workers()) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
   Accumulation accumulation() const override { return filter_ < 1 ? Accumulation::stateful : Accumulation::plain; }
@@ -36,14 +36,23 @@ class CltK : public Sparsifier {
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     selection.threshold.resize(all_select_ ? selection.selected.size() : 1);
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      if (!all_select_ && worker != leader) return;
-      const auto at = static_cast<std::size_t>(worker);
-      std::vector<Index>& own = selection.selected[at];
-      accumulators.topk(worker, 0, N, k, kernels, own);
-      selection.threshold[all_select_ ? at : 0] = smallest_magnitude(accumulators, worker, own, N);
-      work.one(worker, "topk", N, k, 0);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          if (!all_select_ && worker != leader) return;
+          const auto at = static_cast<std::size_t>(worker);
+          std::vector<Index>& own = selection.selected[at];
+          accumulators.topk(worker, 0, N, k, kernels, own);
+          selection.threshold[all_select_ ? at : 0] = smallest_magnitude(accumulators, worker, own, N);
+          work.one(worker, "topk", N, k, 0);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          if (!all_select_ && worker != leader) return;
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          carry(selection.threshold[all_select_ ? at : 0]);
+          work.share(worker, carry);
+        });
     selection.exchanged = selection.selected[static_cast<std::size_t>(leader)];
     selection.exchange = {broadcast("indices", index_dtype(index_bytes_), static_cast<std::uint64_t>(index_bytes_ * k), leader),
                           all_reduce("values", "float32", 4 * static_cast<std::uint64_t>(k))};
@@ -69,14 +78,14 @@ class CltK : public Sparsifier {
   }
 
  private:
-  float* before_of(std::int64_t worker) { return before_.data() + worker * shape_.gradients; }
+  float* before_of(std::int64_t worker) { return before_.data() + (worker - shape_.own_begin) * shape_.gradients; }
 
   ReplayShape shape_;
   DensitySchedule schedule_;
   std::int64_t index_bytes_;
   bool all_select_;
   double filter_;
-  std::vector<float> before_;  // residuals before the gradients were added, n x N; only with the filter
+  std::vector<float> before_;  // residuals of the own workers before the gradients were added, n x N; only with the filter
 };
 
 }  // namespace
@@ -107,7 +116,7 @@ SparsifierInfo describe_cltk() {
   info.state_bytes = [](const ReplayShape& shape, const Json& values) -> std::uint64_t {
     if (values.at("residual_filter").get<double>() >= 1) return 0;
     return checked_multiply(
-        checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.gradients), "cltk"), 4, "cltk");
+        checked_multiply(static_cast<std::uint64_t>(shape.own_workers()), static_cast<std::uint64_t>(shape.gradients), "cltk"), 4, "cltk");
   };
   return info;
 }

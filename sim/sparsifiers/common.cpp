@@ -13,7 +13,8 @@
 
 namespace sparscale::sim {
 
-void AccumulatorView::each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const {
+void AccumulatorView::each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work,
+                                  const std::function<void(std::int64_t, WorkerShare&)>& /*share*/) const {
   for (std::int64_t worker = 0; worker < workers; ++worker) work(worker);
 }
 
@@ -164,8 +165,9 @@ class PieceView : public AccumulatorView {
   std::span<const float> range(std::int64_t worker, Index begin, Index end) const override {
     return whole_.range(worker, begin_ + begin, begin_ + end);
   }
-  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work) const override {
-    whole_.each_worker(workers, work);
+  void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work,
+                   const std::function<void(std::int64_t, WorkerShare&)>& share) const override {
+    whole_.each_worker(workers, work, share);
   }
   void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
             std::vector<Index>& indices) const override {
@@ -538,6 +540,20 @@ void WorkLog::each_of(const std::string& operation, std::span<const Index> count
 
 void WorkLog::one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call) {
   lists_[static_cast<std::size_t>(worker)].push_back({operation, elements, selected, static_cast<std::int64_t>(before_call), piece_});
+}
+
+void WorkLog::share(std::int64_t worker, WorkerShare& carry) {
+  std::vector<KernelWork>& list = lists_[static_cast<std::size_t>(worker)];
+  std::size_t size = list.size();
+  carry(size);
+  list.resize(size);
+  for (KernelWork& one : list) {
+    carry(one.operation);
+    carry(one.elements);
+    carry(one.selected);
+    carry(one.before_call);
+    carry(one.piece);
+  }
 }
 
 void finish_united_or_gathered(Selection& selection, WorkLog& work, const ReplayShape& shape, const kernels::Kernels& kernels, bool old,

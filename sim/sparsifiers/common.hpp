@@ -160,6 +160,8 @@ class WorkLog {
   void one(std::int64_t worker, const std::string& operation, Index elements, Index selected, std::size_t before_call);
   /// `elements` as many as selected, for each worker.
   void each_of(const std::string& operation, std::span<const Index> counts, std::size_t before_call);
+  /// For AccumulatorView::each_worker: what this worker has run so far.
+  void share(std::int64_t worker, WorkerShare& carry);
   std::vector<std::vector<KernelWork>> take() { return std::move(lists_); }
 
  private:

@@ -46,7 +46,8 @@ class Deft : public Sparsifier {
 
     std::vector<std::vector<Index>> local_k(static_cast<std::size_t>(n));
     accumulators.each_worker(
-        n, [&](std::int64_t worker) { local_k[static_cast<std::size_t>(worker)] = split_k(accumulators, kernels, worker, target_k); });
+        n, [&](std::int64_t worker) { local_k[static_cast<std::size_t>(worker)] = split_k(accumulators, kernels, worker, target_k); },
+        [&](std::int64_t worker, WorkerShare& carry) { carry(local_k[static_cast<std::size_t>(worker)]); });
     std::vector<std::size_t> common;
     const std::vector<std::vector<std::size_t>> bins = pack(local_k[static_cast<std::size_t>(leader)], common);
 
@@ -57,19 +58,26 @@ class Deft : public Sparsifier {
     work.all("accumulate", N, N, 0);
     work.all("l2_norm", N, N, 0);
     std::vector<double> costs(static_cast<std::size_t>(n));
-    accumulators.each_worker(n, [&](std::int64_t worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      const std::vector<Index>& k = local_k[static_cast<std::size_t>(worker)];
-      double cost = 0;
-      for (const std::size_t f : bins[static_cast<std::size_t>((leader + worker) % n)]) {
-        const Segment& fragment = fragments_[f];
-        kernels.topk(accumulators.range(worker, fragment.begin, fragment.end), k[f], fragment.begin, own);
-        work.one(worker, "topk", fragment.size(), std::min(k[f], fragment.size()), 2);
-        cost += static_cast<double>(fragment.size()) * (k[f] > 1 ? std::log2(static_cast<double>(k[f])) : 1);
-      }
-      std::sort(own.begin(), own.end());
-      costs[static_cast<std::size_t>(worker)] = cost;
-    });
+    accumulators.each_worker(
+        n,
+        [&](std::int64_t worker) {
+          std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
+          const std::vector<Index>& k = local_k[static_cast<std::size_t>(worker)];
+          double cost = 0;
+          for (const std::size_t f : bins[static_cast<std::size_t>((leader + worker) % n)]) {
+            const Segment& fragment = fragments_[f];
+            kernels.topk(accumulators.range(worker, fragment.begin, fragment.end), k[f], fragment.begin, own);
+            work.one(worker, "topk", fragment.size(), std::min(k[f], fragment.size()), 2);
+            cost += static_cast<double>(fragment.size()) * (k[f] > 1 ? std::log2(static_cast<double>(k[f])) : 1);
+          }
+          std::sort(own.begin(), own.end());
+          costs[static_cast<std::size_t>(worker)] = cost;
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          carry(selection.selected[static_cast<std::size_t>(worker)]);
+          carry(costs[static_cast<std::size_t>(worker)]);
+          work.share(worker, carry);
+        });
     const double largest_cost = *std::max_element(costs.begin(), costs.end());
     const std::vector<Index> counts = counts_of(selection.selected);
     for (const auto& own : selection.selected) selection.exchanged.insert(selection.exchanged.end(), own.begin(), own.end());

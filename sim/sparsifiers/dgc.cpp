@@ -51,7 +51,7 @@ class Dgc : public Sparsifier {
       (grace_ || layer.shape.size() > 1 ? pieces_ : dense_).push_back(piece);
     }
     clip_.resize(static_cast<std::size_t>(shape.workers));
-    momentum_state_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
+    momentum_state_.assign(static_cast<std::size_t>(shape.own_workers()) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
   // Norm and coefficient in float32, as the authors' tensors are.
@@ -114,28 +114,36 @@ class Dgc : public Sparsifier {
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     work.all("accumulate", N, N, 0);  // two states
-    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
-      const auto worker = static_cast<std::size_t>(at);
-      std::vector<Index>& own = selection.selected[worker];
-      for (std::size_t p = 0; p < pieces_.size(); ++p) {
-        const Segment& piece = pieces_[p];
-        // One stream per tensor: the samples of one do not depend on the sizes of the others.
-        Random random(stream_key(shape_.seed, "dgc", {static_cast<std::uint64_t>(iteration), worker, p}));
-        std::vector<Index> chosen = grace_ ? select_in_grace(accumulators, kernels, at, piece, density, random, work)
-                                           : select_in(accumulators, kernels, at, piece, density, random, work);
-        counts[p][worker] = std::ssize(chosen);
-        own.insert(own.end(), chosen.begin(), chosen.end());
-      }
-      float* u = momentum_of(at);
-      accumulators.range(at, 0, N);  // u is complete
-      if (masking_)
-        for (const Index index : own) u[index] = 0;
-      for (const Segment& piece : dense_) {
-        std::fill(u + piece.begin, u + piece.end, 0.0F);  // momentum of dense tensors belongs to the optimizer
-        for (Index index = piece.begin; index < piece.end; ++index) own.push_back(index);
-      }
-      std::sort(own.begin(), own.end());
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t at) {
+          const auto worker = static_cast<std::size_t>(at);
+          std::vector<Index>& own = selection.selected[worker];
+          for (std::size_t p = 0; p < pieces_.size(); ++p) {
+            const Segment& piece = pieces_[p];
+            // One stream per tensor: the samples of one do not depend on the sizes of the others.
+            Random random(stream_key(shape_.seed, "dgc", {static_cast<std::uint64_t>(iteration), worker, p}));
+            std::vector<Index> chosen = grace_ ? select_in_grace(accumulators, kernels, at, piece, density, random, work)
+                                               : select_in(accumulators, kernels, at, piece, density, random, work);
+            counts[p][worker] = std::ssize(chosen);
+            own.insert(own.end(), chosen.begin(), chosen.end());
+          }
+          float* u = momentum_of(at);
+          accumulators.range(at, 0, N);  // u is complete
+          if (masking_)
+            for (const Index index : own) u[index] = 0;
+          for (const Segment& piece : dense_) {
+            std::fill(u + piece.begin, u + piece.end, 0.0F);  // momentum of dense tensors belongs to the optimizer
+            for (Index index = piece.begin; index < piece.end; ++index) own.push_back(index);
+          }
+          std::sort(own.begin(), own.end());
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          for (auto& of_piece : counts) carry(of_piece[at]);
+          work.share(worker, carry);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
     std::vector<Index> sent(n, 0);
     for (const auto& sizes : counts)
@@ -164,7 +172,7 @@ class Dgc : public Sparsifier {
   }
 
  private:
-  float* momentum_of(std::int64_t worker) { return momentum_state_.data() + worker * shape_.gradients; }
+  float* momentum_of(std::int64_t worker) { return momentum_state_.data() + (worker - shape_.own_begin) * shape_.gradients; }
 
   double density_at(std::int64_t iteration) const {
     const double density = schedule_.density(iteration);
@@ -271,7 +279,7 @@ class Dgc : public Sparsifier {
   GatherStyle style_;
   std::vector<Segment> pieces_, dense_;
   std::vector<std::vector<float>> clip_;  // per worker, one factor per sparse tensor
-  std::vector<float> momentum_state_;     // u, n x N; v is the accumulator
+  std::vector<float> momentum_state_;     // u of the own workers, n x N; v is the accumulator
 };
 
 }  // namespace
@@ -306,8 +314,8 @@ SparsifierInfo describe_dgc() {
       index_bytes_parameter()};
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Dgc>(shape, values); };
   info.state_bytes = [](const ReplayShape& shape, const Json&) {
-    return checked_multiply(checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.gradients), "dgc"),
-                            4, "dgc");
+    return checked_multiply(
+        checked_multiply(static_cast<std::uint64_t>(shape.own_workers()), static_cast<std::uint64_t>(shape.gradients), "dgc"), 4, "dgc");
   };
   return info;
 }

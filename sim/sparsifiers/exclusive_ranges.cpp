@@ -28,13 +28,19 @@ Selection select_in_exclusive_ranges(const ReplayShape& shape, const Accumulator
   selection.selected.resize(static_cast<std::size_t>(shape.workers));
   WorkLog work(shape.workers);
   work.all("accumulate", shape.gradients, shape.gradients, 0);
-  accumulators.each_worker(shape.workers, [&](std::int64_t worker) {
-    const Segment& range = ranges[static_cast<std::size_t>(worker)];
-    std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-    select_at_least(accumulators, kernels, worker, range.begin, range.end, static_cast<float>(threshold), own);
-    work.one(worker, "threshold_select", range.end - range.begin, std::ssize(own), 0);
-    if (own.empty()) own.push_back(range.begin + iteration % (range.end - range.begin));
-  });
+  accumulators.each_worker(
+      shape.workers,
+      [&](std::int64_t worker) {
+        const Segment& range = ranges[static_cast<std::size_t>(worker)];
+        std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
+        select_at_least(accumulators, kernels, worker, range.begin, range.end, static_cast<float>(threshold), own);
+        work.one(worker, "threshold_select", range.end - range.begin, std::ssize(own), 0);
+        if (own.empty()) own.push_back(range.begin + iteration % (range.end - range.begin));
+      },
+      [&](std::int64_t worker, WorkerShare& carry) {
+        carry(selection.selected[static_cast<std::size_t>(worker)]);
+        work.share(worker, carry);
+      });
   const std::vector<Index> counts = counts_of(selection.selected);
   const Index united = sum_of(counts);  // the ranges are disjoint
   std::vector<std::size_t> order(ranges.size());

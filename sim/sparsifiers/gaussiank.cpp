@@ -42,32 +42,41 @@ class GaussianK : public Sparsifier {
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     if (pieces_.size() == 1) selection.threshold.resize(n);
-    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
-      const auto worker = static_cast<std::size_t>(at);
-      for (std::size_t p = 0; p < pieces_.size(); ++p) {
-        const Segment& piece = pieces_[p];
-        const Index k = std::max<Index>(1, truncated(density, piece.size()));
-        const double first = first_threshold(accumulators.range(at, piece.begin, piece.end), z);
-        work.one(at, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
-        std::vector<Index>& own = selection.selected[worker];
-        const Index before = std::ssize(own);
-        double used = first;
-        if (fork_) {
-          used = select_from_candidates(accumulators, kernels, at, piece, k, first, own, work);
-        } else {
-          const auto count = [&](double threshold) {
-            const Index found = count_above(accumulators, kernels, at, piece.begin, piece.end, static_cast<float>(threshold));
-            work.one(at, "count", piece.size(), found, 0);
-            return found;
-          };
-          used = ok_ ? stepped_threshold(count, k, first) : halved_threshold(count, k, first);
-          select_above(accumulators, kernels, at, piece.begin, piece.end, static_cast<float>(used), own);
-          work.one(at, "threshold_select", piece.size(), std::ssize(own) - before, 0);
-        }
-        counts[p][worker] = std::ssize(own) - before;
-        if (pieces_.size() == 1) selection.threshold[worker] = static_cast<float>(used);
-      }
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t at) {
+          const auto worker = static_cast<std::size_t>(at);
+          for (std::size_t p = 0; p < pieces_.size(); ++p) {
+            const Segment& piece = pieces_[p];
+            const Index k = std::max<Index>(1, truncated(density, piece.size()));
+            const double first = first_threshold(accumulators.range(at, piece.begin, piece.end), z);
+            work.one(at, "l2_norm", piece.size(), piece.size(), 0);  // the moments: one pass
+            std::vector<Index>& own = selection.selected[worker];
+            const Index before = std::ssize(own);
+            double used = first;
+            if (fork_) {
+              used = select_from_candidates(accumulators, kernels, at, piece, k, first, own, work);
+            } else {
+              const auto count = [&](double threshold) {
+                const Index found = count_above(accumulators, kernels, at, piece.begin, piece.end, static_cast<float>(threshold));
+                work.one(at, "count", piece.size(), found, 0);
+                return found;
+              };
+              used = ok_ ? stepped_threshold(count, k, first) : halved_threshold(count, k, first);
+              select_above(accumulators, kernels, at, piece.begin, piece.end, static_cast<float>(used), own);
+              work.one(at, "threshold_select", piece.size(), std::ssize(own) - before, 0);
+            }
+            counts[p][worker] = std::ssize(own) - before;
+            if (pieces_.size() == 1) selection.threshold[worker] = static_cast<float>(used);
+          }
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          for (auto& of_piece : counts) carry(of_piece[at]);
+          if (!selection.threshold.empty()) carry(selection.threshold[at]);
+          work.share(worker, carry);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
     const std::vector<Index> all = counts_of(selection.selected);
     work.each_of("gather", all, 0);

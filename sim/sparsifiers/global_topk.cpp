@@ -23,11 +23,17 @@ class GlobalTopK : public Sparsifier {
     selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      const auto at = static_cast<std::size_t>(worker);
-      accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-      selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          const auto at = static_cast<std::size_t>(worker);
+          accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
+          selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          carry(selection.selected[static_cast<std::size_t>(worker)]);
+          carry(selection.threshold[static_cast<std::size_t>(worker)]);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
     selection.exchange = gathered_exchange(k, index_bytes_);
     selection.contribution = Contribution::at_own_selection;

@@ -29,25 +29,32 @@ class GraceThreshold : public GraceSparsifier {
     std::vector<std::vector<Index>> counts(pieces_.size(), std::vector<Index>(selection.selected.size()));
     WorkLog work(shape_.workers);
     work.all("accumulate", shape_.gradients, shape_.gradients, 0);
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
-      for (std::size_t p = 0; p < pieces_.size(); ++p) {
-        const Segment& piece = pieces_[p];
-        const Index before = std::ssize(own);
-        const float lambda = static_cast<float>(threshold_);
-        if (ddp_) {
-          const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
-          select_at_least(accumulators, kernels, worker, piece.begin, piece.end,
-                          std::min(lambda, *std::max_element(values.begin(), values.end())), own);
-          work.one(worker, "count", piece.size(), 0, 0);  // the largest value: one pass
-        } else {
-          select_above(accumulators, kernels, worker, piece.begin, piece.end, lambda, own);
-        }
-        Index& count = counts[p][static_cast<std::size_t>(worker)];
-        count = std::ssize(own) - before;
-        work.one(worker, "threshold_select", piece.size(), count, 0);
-      }
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          std::vector<Index>& own = selection.selected[static_cast<std::size_t>(worker)];
+          for (std::size_t p = 0; p < pieces_.size(); ++p) {
+            const Segment& piece = pieces_[p];
+            const Index before = std::ssize(own);
+            const float lambda = static_cast<float>(threshold_);
+            if (ddp_) {
+              const std::span<const float> values = accumulators.range(worker, piece.begin, piece.end);
+              select_at_least(accumulators, kernels, worker, piece.begin, piece.end,
+                              std::min(lambda, *std::max_element(values.begin(), values.end())), own);
+              work.one(worker, "count", piece.size(), 0, 0);  // the largest value: one pass
+            } else {
+              select_above(accumulators, kernels, worker, piece.begin, piece.end, lambda, own);
+            }
+            Index& count = counts[p][static_cast<std::size_t>(worker)];
+            count = std::ssize(own) - before;
+            work.one(worker, "threshold_select", piece.size(), count, 0);
+          }
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          carry(selection.selected[static_cast<std::size_t>(worker)]);
+          for (auto& of_piece : counts) carry(of_piece[static_cast<std::size_t>(worker)]);
+          work.share(worker, carry);
+        });
     finish_grace(selection, work, shape_, kernels, counts, values_, true);
     return selection;
   }

@@ -30,11 +30,14 @@ class GraceTopK : public GraceSparsifier {
       counts.emplace_back(selection.selected.size(), k);
       work.all("topk", piece.size(), k, 0);
     }
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      for (std::size_t p = 0; p < pieces_.size(); ++p)
-        accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p].front(), kernels,
-                          selection.selected[static_cast<std::size_t>(worker)]);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          for (std::size_t p = 0; p < pieces_.size(); ++p)
+            accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p].front(), kernels,
+                              selection.selected[static_cast<std::size_t>(worker)]);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) { carry(selection.selected[static_cast<std::size_t>(worker)]); });
     finish_grace(selection, work, shape_, kernels, counts, values_, false);
     return selection;
   }

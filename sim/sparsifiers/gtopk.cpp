@@ -70,14 +70,22 @@ class GTopK : public Sparsifier {
     work.all("zero", k, k, 0);
     std::vector<std::vector<Entry>> lists(static_cast<std::size_t>(n));
     selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(n, [&](std::int64_t worker) {
-      const auto at = static_cast<std::size_t>(worker);
-      std::vector<Index>& own = selection.selected[at];
-      accumulators.topk(worker, 0, N, k, kernels, own);
-      selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
-      const std::span<const float> values = accumulators.range(worker, 0, N);
-      for (const Index index : own) lists[at].push_back({index, values[static_cast<std::size_t>(index)]});
-    });
+    accumulators.each_worker(
+        n,
+        [&](std::int64_t worker) {
+          const auto at = static_cast<std::size_t>(worker);
+          std::vector<Index>& own = selection.selected[at];
+          accumulators.topk(worker, 0, N, k, kernels, own);
+          selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
+          const std::span<const float> values = accumulators.range(worker, 0, N);
+          for (const Index index : own) lists[at].push_back({index, values[static_cast<std::size_t>(index)]});
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          carry(selection.threshold[at]);
+          carry(lists[at]);
+        });
     for (std::int64_t distance = 1; distance < n; distance *= 2)
       for (std::int64_t worker = 0; worker + distance < n; worker += 2 * distance) {
         std::vector<Entry>& own = lists[static_cast<std::size_t>(worker)];

@@ -36,10 +36,13 @@ class HardThreshold : public Sparsifier {
     Selection selection;
     selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold),
-                      selection.selected[static_cast<std::size_t>(worker)]);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(threshold),
+                          selection.selected[static_cast<std::size_t>(worker)]);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) { carry(selection.selected[static_cast<std::size_t>(worker)]); });
     selection.threshold = {threshold};
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);

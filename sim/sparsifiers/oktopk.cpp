@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.hpp"
 #include "sim/sparsifiers/common.hpp"
 
 namespace sparscale::sim {
@@ -68,25 +69,38 @@ class OkTopk : public Sparsifier {
 
     selection.selected.resize(static_cast<std::size_t>(n));
     std::vector<Index> counts(static_cast<std::size_t>(n));
-    accumulators.each_worker(n, [&](std::int64_t worker) {
-      const std::size_t at = static_cast<std::size_t>(worker);
-      if (exact) {
-        std::vector<Index> top;
-        accumulators.topk(worker, 0, N, k, kernels, top);
-        local_[at] = smallest_magnitude(accumulators, worker, top, N);
-        work.one(worker, "topk", N, k, 0);
-      } else if (variant_.raise_numerator > 0) {
-        for (int test = 0; test < 5; ++test) {
-          const Index count = count_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]));
-          work.one(worker, "count", N, count, 0);
-          if (count <= variant_.raise_numerator * k / variant_.raise_denominator) break;
-          local_[at] *= 1.03;
-        }
-      }
-      select_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]), selection.selected[at]);
-      counts[at] = std::ssize(selection.selected[at]);
-      work.one(worker, "threshold_select", N, counts[at], 0);
-    });
+    std::vector<std::vector<float>> entries(static_cast<std::size_t>(n));  // values at the selected indices
+    accumulators.each_worker(
+        n,
+        [&](std::int64_t worker) {
+          const std::size_t at = static_cast<std::size_t>(worker);
+          if (exact) {
+            std::vector<Index> top;
+            accumulators.topk(worker, 0, N, k, kernels, top);
+            local_[at] = smallest_magnitude(accumulators, worker, top, N);
+            work.one(worker, "topk", N, k, 0);
+          } else if (variant_.raise_numerator > 0) {
+            for (int test = 0; test < 5; ++test) {
+              const Index count = count_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]));
+              work.one(worker, "count", N, count, 0);
+              if (count <= variant_.raise_numerator * k / variant_.raise_denominator) break;
+              local_[at] *= 1.03;
+            }
+          }
+          select_above(accumulators, kernels, worker, 0, N, static_cast<float>(local_[at]), selection.selected[at]);
+          counts[at] = std::ssize(selection.selected[at]);
+          work.one(worker, "threshold_select", N, counts[at], 0);
+          entries[at].resize(selection.selected[at].size());
+          kernels.gather(accumulators.range(worker, 0, N), selection.selected[at], 0, entries[at]);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(local_[at]);
+          carry(selection.selected[at]);
+          carry(counts[at]);
+          carry(entries[at]);
+          work.share(worker, carry);
+        });
     selection.threshold = local_;
 
     Exchange& exchange = selection.exchange;
@@ -118,10 +132,9 @@ class OkTopk : public Sparsifier {
 
     // Sums of the regions, in the order of the workers.
     std::vector<Index> touched = kernels.unite(selection.selected, N);
-    for (std::int64_t worker = 0; worker < n; ++worker) {
-      const std::span<const float> values = accumulators.range(worker, 0, N);
-      for (const Index index : selection.selected[static_cast<std::size_t>(worker)])
-        sums_[static_cast<std::size_t>(index)] += values[static_cast<std::size_t>(index)];
+    for (std::size_t worker = 0; worker < entries.size(); ++worker) {
+      const std::vector<Index>& own = selection.selected[worker];
+      for (std::size_t i = 0; i < own.size(); ++i) sums_[static_cast<std::size_t>(own[i])] += entries[worker][i];
     }
     for (std::int64_t region = 0; region < n; ++region) {
       const auto [begin, end] = region_of(region);
@@ -287,7 +300,10 @@ SparsifierInfo describe_oktopk() {
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<OkTopk>(part, values); });
   };
-  info.state_bytes = [](const ReplayShape& shape, const Json&) { return 4 * static_cast<std::uint64_t>(shape.gradients); };
+  info.state_bytes = [](const ReplayShape& shape, const Json&) {  // sums and the selected entries
+    return 4 * (static_cast<std::uint64_t>(shape.gradients) +
+                checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.target_k), "oktopk"));
+  };
   return info;
 }
 

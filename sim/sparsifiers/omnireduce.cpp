@@ -45,20 +45,26 @@ class OmniReduce : public Sparsifier {
     std::vector<std::uint64_t> bytes(static_cast<std::size_t>(n));
     // Blocks are looked at some at a time, so that accumulating and looking happen while they are in cache.
     const Index together = std::max<Index>(1, tile_elements / block_);
-    accumulators.each_worker(n, [&](std::int64_t worker) {
-      std::vector<Index>& own = sent[static_cast<std::size_t>(worker)];
-      std::vector<float> largest;
-      for (Index first = 0; first < blocks; first += together) {
-        const Index last = std::min(blocks, first + together);
-        largest.resize(static_cast<std::size_t>(last - first));
-        kernels.block_maxima(accumulators.range(worker, first * block_, elements_of(last - 1).end), block_, largest);
-        for (Index block = first; block < last; ++block) {
-          if (block >= columns_ && !(largest[static_cast<std::size_t>(block - first)] > threshold_)) continue;
-          own.push_back(block);
-          bytes[static_cast<std::size_t>(worker)] += 4 * static_cast<std::uint64_t>(elements_of(block).size()) + 4;
-        }
-      }
-    });
+    accumulators.each_worker(
+        n,
+        [&](std::int64_t worker) {
+          std::vector<Index>& own = sent[static_cast<std::size_t>(worker)];
+          std::vector<float> largest;
+          for (Index first = 0; first < blocks; first += together) {
+            const Index last = std::min(blocks, first + together);
+            largest.resize(static_cast<std::size_t>(last - first));
+            kernels.block_maxima(accumulators.range(worker, first * block_, elements_of(last - 1).end), block_, largest);
+            for (Index block = first; block < last; ++block) {
+              if (block >= columns_ && !(largest[static_cast<std::size_t>(block - first)] > threshold_)) continue;
+              own.push_back(block);
+              bytes[static_cast<std::size_t>(worker)] += 4 * static_cast<std::uint64_t>(elements_of(block).size()) + 4;
+            }
+          }
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          carry(sent[static_cast<std::size_t>(worker)]);
+          carry(bytes[static_cast<std::size_t>(worker)]);
+        });
     const std::vector<Index> united = kernels.unite(sent, blocks);
     std::uint64_t union_bytes = 0;
     for (const Index block : united) union_bytes += 4 * static_cast<std::uint64_t>(elements_of(block).end - elements_of(block).begin) + 4;

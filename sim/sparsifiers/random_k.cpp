@@ -37,24 +37,27 @@ class RandomK : public Sparsifier {
     WorkLog work(shape_.workers);
     if (residual_) work.all("accumulate", N, N, 0);
     // Nothing here depends on values.
-    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
-      const auto worker = static_cast<std::size_t>(at);
-      if (shared_ && worker > 0) return;
-      Random random(stream_key(shape_.seed, "random_k", {static_cast<std::uint64_t>(iteration), worker}));
-      for (const Segment& piece : pieces_) {
-        const Index k = std::max<Index>(1, truncated(density, piece.size()));
-        std::vector<Index> drawn;
-        if (replacement_) {
-          for (Index draw = 0; draw < k; ++draw)
-            drawn.push_back(static_cast<Index>(random.below(static_cast<std::uint64_t>(piece.size()))));
-          std::sort(drawn.begin(), drawn.end());
-          drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
-        } else {
-          drawn = random_subset(random, piece.size(), k);
-        }
-        for (const Index index : drawn) selection.selected[worker].push_back(piece.begin + index);
-      }
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t at) {
+          const auto worker = static_cast<std::size_t>(at);
+          if (shared_ && worker > 0) return;
+          Random random(stream_key(shape_.seed, "random_k", {static_cast<std::uint64_t>(iteration), worker}));
+          for (const Segment& piece : pieces_) {
+            const Index k = std::max<Index>(1, truncated(density, piece.size()));
+            std::vector<Index> drawn;
+            if (replacement_) {
+              for (Index draw = 0; draw < k; ++draw)
+                drawn.push_back(static_cast<Index>(random.below(static_cast<std::uint64_t>(piece.size()))));
+              std::sort(drawn.begin(), drawn.end());
+              drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
+            } else {
+              drawn = random_subset(random, piece.size(), k);
+            }
+            for (const Index index : drawn) selection.selected[worker].push_back(piece.begin + index);
+          }
+        },
+        [&](std::int64_t worker, WorkerShare& carry) { carry(selection.selected[static_cast<std::size_t>(worker)]); });
     if (shared_) std::fill(selection.selected.begin() + 1, selection.selected.end(), std::vector<Index>(selection.selected.front()));
     selection.exchanged = shared_ ? selection.selected.front() : kernels.unite(selection.selected, N);
     // Drawing with replacement still sends k values.

@@ -52,35 +52,45 @@ class Sage : public Sparsifier {
     std::vector<double> alphas(n), betas(n), gammas(n), means(n), examined_densities(n);
     std::vector<Index> examined_counts(n), clamped(n);
     if (iteration > 0) selection.threshold.resize(n);
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      const auto at = static_cast<std::size_t>(worker);
-      Worker& own = workers_[at];
-      const float mean = sample_mean(own.random, accumulators.range(worker, 0, N));
-      float alpha = 1;
-      double beta = 1, gamma = 1, examined = 0;
-      if (iteration > 0) {
-        alpha = mean / own.last_mean;
-        if (!faithful_ && (mean == 0 || own.last_mean == 0)) {
-          alpha = 1;
-          clamped[at] = 1;
-        }
-        const float scaled = static_cast<float>(own.threshold) * alpha;
-        examined_counts[at] = count_at_least(accumulators, kernels, worker, 0, N, scaled);
-        examined = static_cast<double>(examined_counts[at]) / static_cast<double>(N);
-        beta = 2 / (1 + std::exp(density - examined));
-        const double ratio = examined / density;
-        gamma = ratio < 0.1 ? 0.95 : ratio > 10 ? 1.05 : 1;
-        own.threshold = scaled * static_cast<float>(beta) * static_cast<float>(gamma);
-        selection.threshold[at] = own.threshold;
-      }
-      if (faithful_ || mean != 0) own.last_mean = mean;
-      select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(own.threshold), selection.selected[at]);
-      alphas[at] = alpha;
-      betas[at] = beta;
-      gammas[at] = gamma;
-      means[at] = mean;
-      examined_densities[at] = examined;
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          const auto at = static_cast<std::size_t>(worker);
+          Worker& own = workers_[at];
+          const float mean = sample_mean(own.random, accumulators.range(worker, 0, N));
+          float alpha = 1;
+          double beta = 1, gamma = 1, examined = 0;
+          if (iteration > 0) {
+            alpha = mean / own.last_mean;
+            if (!faithful_ && (mean == 0 || own.last_mean == 0)) {
+              alpha = 1;
+              clamped[at] = 1;
+            }
+            const float scaled = static_cast<float>(own.threshold) * alpha;
+            examined_counts[at] = count_at_least(accumulators, kernels, worker, 0, N, scaled);
+            examined = static_cast<double>(examined_counts[at]) / static_cast<double>(N);
+            beta = 2 / (1 + std::exp(density - examined));
+            const double ratio = examined / density;
+            gamma = ratio < 0.1 ? 0.95 : ratio > 10 ? 1.05 : 1;
+            own.threshold = scaled * static_cast<float>(beta) * static_cast<float>(gamma);
+            selection.threshold[at] = own.threshold;
+          }
+          if (faithful_ || mean != 0) own.last_mean = mean;
+          select_at_least(accumulators, kernels, worker, 0, N, static_cast<float>(own.threshold), selection.selected[at]);
+          alphas[at] = alpha;
+          betas[at] = beta;
+          gammas[at] = gamma;
+          means[at] = mean;
+          examined_densities[at] = examined;
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          if (iteration > 0) carry(selection.threshold[at]);
+          for (auto* list : {&alphas, &betas, &gammas, &means, &examined_densities}) carry((*list)[at]);
+          carry(examined_counts[at]);
+          carry(clamped[at]);
+        });
     if (iteration == 0) selection.threshold = {first_threshold_};
     selection.details["sage"] = {{"alpha", alphas},
                                  {"beta", betas},

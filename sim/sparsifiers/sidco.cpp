@@ -54,7 +54,7 @@ class Sidco : public Sparsifier {
     workers_.resize(static_cast<std::size_t>(shape.workers));
     for (Worker& worker : workers_) worker.stages = mode_ < 0 ? 1 : mode_;
     if (residual_ && memory_weight_ != 0)
-      before_.assign(static_cast<std::size_t>(shape.workers) * static_cast<std::size_t>(shape.gradients), 0.0F);
+      before_.assign(static_cast<std::size_t>(shape.own_workers()) * static_cast<std::size_t>(shape.gradients), 0.0F);
   }
 
   Accumulation accumulation() const override { return before_.empty() ? Accumulation::plain : Accumulation::stateful; }
@@ -86,23 +86,33 @@ class Sidco : public Sparsifier {
     WorkLog work(shape_.workers);
     work.all("accumulate", N, N, 0);
     if (pieces_.size() == 1) selection.threshold.resize(n);
-    accumulators.each_worker(shape_.workers, [&](std::int64_t at) {
-      const auto worker = static_cast<std::size_t>(at);
-      Worker& state = workers_[worker];
-      if (mode_ < 0) state.stages = std::min(state.stages, most_stages(density));
-      stages[worker] = state.stages;
-      std::vector<Index>& own = selection.selected[worker];
-      for (std::size_t p = 0; p < pieces_.size(); ++p) {
-        const Segment& piece = pieces_[p];
-        const float threshold = fitted_threshold(accumulators, kernels, at, piece, density, state.stages, work);
-        const Index before = std::ssize(own);
-        select_above(accumulators, kernels, at, piece.begin, piece.end, threshold, own);
-        counts[p][worker] = std::ssize(own) - before;
-        work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
-        if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / density, density);
-        if (pieces_.size() == 1) selection.threshold[worker] = threshold;
-      }
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t at) {
+          const auto worker = static_cast<std::size_t>(at);
+          Worker& state = workers_[worker];
+          if (mode_ < 0) state.stages = std::min(state.stages, most_stages(density));
+          stages[worker] = state.stages;
+          std::vector<Index>& own = selection.selected[worker];
+          for (std::size_t p = 0; p < pieces_.size(); ++p) {
+            const Segment& piece = pieces_[p];
+            const float threshold = fitted_threshold(accumulators, kernels, at, piece, density, state.stages, work);
+            const Index before = std::ssize(own);
+            select_above(accumulators, kernels, at, piece.begin, piece.end, threshold, own);
+            counts[p][worker] = std::ssize(own) - before;
+            work.one(at, "threshold_select", piece.size(), counts[p][worker], 0);
+            if (mode_ < 0) adapt(state, static_cast<double>(counts[p][worker]) / static_cast<double>(piece.size()) / density, density);
+            if (pieces_.size() == 1) selection.threshold[worker] = threshold;
+          }
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(stages[at]);
+          carry(selection.selected[at]);
+          for (auto& of_piece : counts) carry(of_piece[at]);
+          if (!selection.threshold.empty()) carry(selection.threshold[at]);
+          work.share(worker, carry);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
     const std::vector<Index> all = counts_of(selection.selected);
     work.each_of("gather", all, 0);
@@ -120,7 +130,7 @@ class Sidco : public Sparsifier {
   }
 
  private:
-  float* before_of(std::int64_t worker) { return before_.data() + worker * shape_.gradients; }
+  float* before_of(std::int64_t worker) { return before_.data() + (worker - shape_.own_begin) * shape_.gradients; }
 
   struct Worker {
     std::int64_t stages = 1;
@@ -231,7 +241,7 @@ class Sidco : public Sparsifier {
   GatherStyle style_;
   std::vector<Segment> pieces_;
   std::vector<Worker> workers_;
-  std::vector<float> before_;  // residuals before the gradients were added, n x N; only with memory_weight
+  std::vector<float> before_;  // residuals of the own workers before the gradients were added, n x N; only with memory_weight
 };
 
 }  // namespace
@@ -267,7 +277,8 @@ SparsifierInfo describe_sidco() {
   info.state_bytes = [](const ReplayShape& shape, const Json& values) -> std::uint64_t {
     if (!values.at("residual").get<bool>() || values.at("memory_weight").get<double>() == 0) return 0;
     return checked_multiply(
-        checked_multiply(static_cast<std::uint64_t>(shape.workers), static_cast<std::uint64_t>(shape.gradients), "sidco"), 4, "sidco");
+        checked_multiply(static_cast<std::uint64_t>(shape.own_workers()), static_cast<std::uint64_t>(shape.gradients), "sidco"), 4,
+        "sidco");
   };
   return info;
 }

@@ -47,12 +47,20 @@ class TopK : public Sparsifier {
     if (alone_) selection.target_k = k;
     selection.selected.resize(static_cast<std::size_t>(shape_.workers));
     if (!by_piece_) selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(shape_.workers, [&](std::int64_t worker) {
-      const auto at = static_cast<std::size_t>(worker);
-      std::vector<Index>& own = selection.selected[at];
-      for (std::size_t p = 0; p < pieces_.size(); ++p) accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels, own);
-      if (!by_piece_) selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
-    });
+    accumulators.each_worker(
+        shape_.workers,
+        [&](std::int64_t worker) {
+          const auto at = static_cast<std::size_t>(worker);
+          std::vector<Index>& own = selection.selected[at];
+          for (std::size_t p = 0; p < pieces_.size(); ++p)
+            accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels, own);
+          if (!by_piece_) selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          const auto at = static_cast<std::size_t>(worker);
+          carry(selection.selected[at]);
+          if (!by_piece_) carry(selection.threshold[at]);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
     const Index united = std::ssize(selection.exchanged);
     WorkLog work(shape_.workers);

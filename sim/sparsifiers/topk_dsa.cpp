@@ -27,11 +27,17 @@ class TopkDsa : public Sparsifier {
     selection.target_k = schedule_.target_k(iteration);
     selection.selected.resize(static_cast<std::size_t>(n));
     selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(n, [&](std::int64_t worker) {
-      const auto at = static_cast<std::size_t>(worker);
-      accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-      selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
-    });
+    accumulators.each_worker(
+        n,
+        [&](std::int64_t worker) {
+          const auto at = static_cast<std::size_t>(worker);
+          accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
+          selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+        },
+        [&](std::int64_t worker, WorkerShare& carry) {
+          carry(selection.selected[static_cast<std::size_t>(worker)]);
+          carry(selection.threshold[static_cast<std::size_t>(worker)]);
+        });
     selection.exchanged = kernels.unite(selection.selected, N);
 
     const auto inside = [](const std::vector<Index>& list, const Segment& region) {
