@@ -81,19 +81,28 @@ def _entries(experiment, field):
     return [entry for place in places if field in place for entry in (place[field] if isinstance(place[field], list) else [place[field]])]
 
 
+def _is_path(entry):
+    return isinstance(entry, str) and ("/" in entry or entry.endswith(".json"))
+
+
 def _entry(path, experiment, field, name, inner):
     """The entry of a field that stands for the input of that name; `inner`: the file in a folder that holds the name."""
     entries = _entries(experiment, field)
     for entry in entries:
         if entry == name:
             return entry
-        if isinstance(entry, str) and ("/" in entry or entry.endswith(".json")):
-            file = os.path.join(entry, inner) if inner else entry
+        if _is_path(entry):
+            file = os.path.join(os.path.dirname(path), entry, inner) if inner else os.path.join(os.path.dirname(path), entry)
             if os.path.exists(file) and result_files.read_object(file).get("name") == name:
                 return entry
     if len(entries) == 1:
         return entries[0]
     raise result_files.InputError(path, f"/{field}", f"an entry for {name}", ", ".join(map(str, entries)) or "none")
+
+
+def _found(directory, entry):
+    """An entry as an experiment elsewhere has to name it: files of a result directory are named relative to it."""
+    return os.path.abspath(os.path.join(directory, entry)) if _is_path(entry) else entry
 
 
 def _time(identity, key):
@@ -125,7 +134,8 @@ class Timer:
             self.compute_s = identity["forward_time_s"] + identity["backward_time_s"]
             self.experiment = {
                 "schema_version": 1, "name": "bandwidth", "sparsifier": {"name": identity["sparsifier"], "parameters": identity["parameters"]},
-                "trace": _entry(experiment_file, experiment, "trace", called("trace"), "trace.json"), "profile": _entry(experiment_file, experiment, "profile", called("profile"), ""),
+                "trace": _found(directory, _entry(experiment_file, experiment, "trace", called("trace"), "trace.json")),
+                "profile": _found(directory, _entry(experiment_file, experiment, "profile", called("profile"), "")),
                 "expansion": identity["expansion_requested"],
                 "compute": {**{key: _time(identity, key) for key in ("forward_time_s", "backward_time_s")}, "origin": identity["compute_origin"]},
                 **{key: identity[key] for key in FIELDS if key in identity}}

@@ -335,7 +335,7 @@ Experiment Experiment::load(const fs::path& path) {
   open_all(
       document, "profile",
       [](const std::string& text, const fs::path& folder) {
-        return kernels::find_profile(is_path(text) ? resolve_file(text, folder).string() : text);
+        return kernels::find_profile(is_path(kernels::profile_file(text)) ? resolve_file(text, folder).string() : text);
       },
       [&](const std::string& name, const fs::path& found) { experiment.profiles.emplace(name, kernels::Profile::load(found)); });
   using NameAndSum = std::pair<std::string, std::string>;

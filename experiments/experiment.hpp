@@ -41,7 +41,7 @@ struct RunPoint {
   std::int64_t self_check = -1;   // index into Experiment::self_checks, -1 when nothing is projected
   std::string platform, profile;  // as named in the experiment
   sim::TimelineOptions timeline;
-  std::string profile_place;  // FILE: POINTER of the profile, for errors
+  std::string profile_place;                              // FILE: POINTER of the profile, for errors
   std::vector<double> forward_times_s, backward_times_s;  // one, or one per layer
   std::string compute_origin;
   Json timeline_field, disturbance_field;  // as written out
@@ -57,7 +57,7 @@ struct RunPoint {
 
 struct Experiment {
   std::string name, title, file;
-  Json effective;  // every default written out, nothing inherited any more, files as absolute paths
+  Json effective;  // every default written out, nothing inherited any more, files as absolute paths (in a result directory: relative to it)
   std::vector<std::pair<std::string, std::string>> parents;  // files that were extended, with their SHA-256
   std::map<std::string, traces::Trace> traces;
   std::map<std::string, platforms::Platform> platforms;

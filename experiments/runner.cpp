@@ -14,6 +14,7 @@
 #include "experiments/progress.hpp"
 #include "experiments/results.hpp"
 #include "experiments/task_pool.hpp"
+#include "kernels/profile.hpp"
 #include "sim/disturbed_networks.hpp"
 #include "sim/iteration_view.hpp"
 #include "sim/network.hpp"
@@ -209,6 +210,58 @@ std::vector<std::size_t> share_out(const std::vector<double>& weights, std::size
   return share_of;
 }
 
+/// What an experiment names by path, as its result directory names it, which is thereby complete when it is copied: platforms and profiles
+/// are kept in inputs/; traces, which may be large, are named relative to the directory (absolute where they share no folder with it).
+struct OwnInputs {
+  std::map<std::string, std::string> names;  // path in the effective experiment -> path relative to the directory
+  std::map<std::string, std::string> files;  // file of the directory -> content
+
+  std::string name_of(const std::string& name) const {
+    const auto found = names.find(name);
+    return found == names.end() ? name : found->second;
+  }
+  /// The experiment as it stands in the directory.
+  Json portable(Json value) const {
+    if (value.is_string()) return name_of(value.get<std::string>());
+    if (value.is_structured())
+      for (Json& inner : value) inner = portable(inner);
+    return value;
+  }
+};
+
+/// Errors: InputError when a file cannot be read, or two different ones would have one name.
+OwnInputs own_inputs(const Experiment& experiment, const fs::path& directory, bool with_files) {
+  OwnInputs own;
+  const auto keep = [&](const std::string& path, const std::string& file, const std::string& folder, std::string name, const char* what) {
+    for (char& c : name)
+      if (std::string_view("/\\ ").find(c) != std::string_view::npos || static_cast<unsigned char>(c) < 0x20) c = '_';
+    const std::string kept = "inputs/" + folder + "/" + name + ".json";
+    own.names[path] = kept + path.substr(file.size());
+    if (!with_files) return;
+    const std::string content = read_file(file);
+    if (own.files.try_emplace(kept, content).first->second != content)
+      throw InputError(file, "/name", std::string("a ") + what + " with a name of its own in it (a copy of it is kept by it)",
+                       '"' + name + '"');
+  };
+  for (const auto& [path, platform] : experiment.platforms)
+    if (fs::path(path).is_absolute()) keep(path, path, "platforms", platform.name, "platform");
+  for (const auto& [path, profile] : experiment.profiles) {
+    if (!fs::path(path).is_absolute()) continue;
+    const std::string file = kernels::profile_file(path), variants = path.substr(file.size()), name = profile.name();
+    keep(path, file, "profiles", name.substr(0, name.size() - variants.size()), "profile");
+  }
+  const fs::path here = fs::weakly_canonical(fs::absolute(directory));
+  for (const auto& [path, trace] : experiment.traces) {
+    if (!fs::path(path).is_absolute()) continue;
+    const fs::path there = fs::weakly_canonical(path);
+    const auto [ours, theirs] = std::mismatch(here.begin(), here.end(), there.begin(), there.end());
+    if (std::distance(here.begin(), ours) < 2) continue;  // nothing but the root in common: where it is says more
+    const std::string relative = there.lexically_relative(here).generic_string();
+    own.names[path] = relative.starts_with("..") ? relative : "./" + relative;
+  }
+  return own;
+}
+
 void write_reproduce_script(const fs::path& directory, const std::string& commit) {
   const std::string script =
       "#!/usr/bin/env bash\n"
@@ -229,7 +282,7 @@ void write_reproduce_script(const fs::path& directory, const std::string& commit
 
 /// A directory holds one experiment, by name; when that or one of its inputs has changed, what was made of the old one must not stand
 /// beside the new one.
-void claim_directory(const Experiment& experiment, const fs::path& directory, const Json& inputs_sha256) {
+void claim_directory(const Experiment& experiment, const Json& portable, const fs::path& directory, const Json& inputs_sha256) {
   const auto written = [&](const char* name) -> Json {
     try {
       if (path_exists(directory / name)) return load_json(directory / name);
@@ -239,7 +292,7 @@ void claim_directory(const Experiment& experiment, const fs::path& directory, co
     return {};
   };
   const Json before = written("experiment.json"), environment = written("environment.json");
-  if (before == experiment.effective && environment.is_object() && environment.value("inputs_sha256", Json()) == inputs_sha256) return;
+  if (before == portable && environment.is_object() && environment.value("inputs_sha256", Json()) == inputs_sha256) return;
   if (before.is_object() && before.contains("name") && before.at("name") != experiment.name)
     throw InputError(directory.string(), "", "a new directory, or one with results of the experiment \"" + experiment.name + '"',
                      "results of " + brief(before.at("name")));
@@ -420,25 +473,28 @@ void check_memory(const Experiment& experiment, const Estimate& estimate) {
 }
 
 void prepare_directory(const Experiment& experiment, const fs::path& directory, bool force) {
+  const OwnInputs own = own_inputs(experiment, directory, true);
+  const Json portable = own.portable(experiment.effective);
   const Json environment = [&] {
     Json value = describe_environment();
     Json inputs = Json::object();
-    for (const auto& [name, trace] : experiment.traces) inputs["trace " + name] = trace.content_sha256();
-    for (const auto& [name, platform] : experiment.platforms) inputs["platform " + name] = platform.sha256;
-    for (const auto& [name, profile] : experiment.profiles) inputs["profile " + name] = profile.content_sha256();
+    for (const auto& [name, trace] : experiment.traces) inputs["trace " + own.name_of(name)] = trace.content_sha256();
+    for (const auto& [name, platform] : experiment.platforms) inputs["platform " + own.name_of(name)] = platform.sha256;
+    for (const auto& [name, profile] : experiment.profiles) inputs["profile " + own.name_of(name)] = profile.content_sha256();
     for (const auto& [file, sum] : experiment.parents) inputs["extended experiment " + file] = sum;
     value["inputs_sha256"] = inputs;
     for (const auto& [name, platform] : experiment.platforms) value["platforms"][platform.name] = platform.document;
     Json placements = Json::object();  // of every platform, those of its runs
     for (const RunPoint& run : experiment.runs) {
-      Json& list = placements[run.platform];
+      Json& list = placements[own.name_of(run.platform)];
       if (std::find(list.begin(), list.end(), Json(run.placement)) == list.end()) list.push_back(run.placement);
     }
     value["placements"] = placements;
     return value;
   }();
-  claim_directory(experiment, directory, environment.at("inputs_sha256"));
-  write_file_atomic(directory / "experiment.json", experiment.effective.dump(1) + "\n");
+  claim_directory(experiment, portable, directory, environment.at("inputs_sha256"));
+  for (const auto& [file, content] : own.files) write_file_atomic(directory / file, content);
+  write_file_atomic(directory / "experiment.json", portable.dump(1) + "\n");
   write_file_atomic(directory / "environment.json", environment.dump(1) + "\n");
   write_reproduce_script(directory, environment.at("git_commit").get<std::string>());
   if (!force) return;
@@ -453,7 +509,7 @@ std::size_t run_experiment(const Experiment& experiment, const RunOptions& optio
     check_memory(experiment, estimate(experiment, directory));
     check_profiles(experiment, directory);
     prepare_directory(experiment, directory, options.force);
-  } else if (load_json(directory / "experiment.json") != experiment.effective) {
+  } else if (load_json(directory / "experiment.json") != own_inputs(experiment, directory, false).portable(experiment.effective)) {
     throw InputError((directory / "experiment.json").string(), "", "the experiment of which this is a part", "another");
   }
   const bool every = options.stage == Stage::all;

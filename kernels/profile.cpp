@@ -56,6 +56,8 @@ std::pair<std::string, std::vector<std::string>> split_variants(std::string text
   return {text, variants};
 }
 
+std::string profile_file(const std::string& path_with_variants) { return split_variants(path_with_variants).first; }
+
 std::filesystem::path find_profile(const std::string& name_or_path) {
   const auto [name, variants] = split_variants(name_or_path);
   std::string suffix;

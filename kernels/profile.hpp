@@ -81,6 +81,8 @@ class Profile {
 /// File of a shipped profile by name, or the argument itself when it is a path; variants ("+topk.sampled") stay behind it. Errors:
 /// InputError listing the names.
 std::filesystem::path find_profile(const std::string& name_or_path);
+/// The file of "FILE+topk.sampled": what stands before the variants.
+std::string profile_file(const std::string& path_with_variants);
 /// Shipped profile names, sorted.
 std::vector<std::string> profile_names();
 

@@ -1,10 +1,13 @@
 // The documentation names everything that there is.
+#include <algorithm>
+
 #include "base/files.hpp"
 #include "experiments/experiment.hpp"
 #include "experiments/results.hpp"
 #include "sim/collective.hpp"
 #include "sim/sparsifier.hpp"
 #include "tests/catch.hpp"
+#include "tests/command.hpp"
 
 using namespace sparscale;
 
@@ -28,6 +31,14 @@ TEST_CASE("Every sparsifier and collective is documented") {
     CHECK_THAT(page("docs/sparsifiers.md"), ContainsSubstring("`" + info.name + "`"));
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms())
     CHECK_THAT(page("docs/collectives.md"), ContainsSubstring("`" + algorithm.name + "`"));
+}
+
+TEST_CASE("The page of the collectives holds what the program prints about every one") {
+  const tests::CommandResult printed = tests::run_program("list collectives");
+  REQUIRE(printed.status == 0);
+  CHECK(std::count(printed.out.begin(), printed.out.end(), '\n') == std::ssize(sim::collective_algorithms()));
+  INFO("bring docs/collectives.md up to date: scripts/update-reference.sh PATH-TO/sparscale");
+  CHECK(page("docs/collectives.md").find("\n```text\n" + printed.out + "```\n") != std::string::npos);
 }
 
 TEST_CASE("Pages that the README names exist") {

@@ -269,3 +269,65 @@ TEST_CASE("A killed run leaves no process behind") {
   };
   for (const std::string& id : ids) CHECK(wait_until([&] { return gone(id); }));
 }
+
+TEST_CASE("A result directory with files of the user's own is complete: it is reproduced elsewhere, when the files are gone") {
+  const Scratch scratch("moved");
+  const fs::path data = fs::path(SPARSCALE_SOURCE_DIRECTORY);
+  const fs::path project = scratch / "project", moved = scratch / "elsewhere/checkout";
+  Json platform = load_json(data / "platforms/catalogue/crossbar-100g.json"),
+       profile = load_json(data / "kernels/profiles/v100-modelled.json");
+  platform["name"] = "my-net";
+  profile["name"] = "my/gpu";
+  spit(project / "common/net.json", platform.dump());
+  spit(project / "gpu.json", profile.dump());
+  fs::create_directories(project / "traces");
+  fs::copy(data / "traces/samples/digits-cnn-8w", project / "traces/mine", fs::copy_options::recursive);
+  spit(project / "e.json",
+       R"({"schema_version":1,"name":"own","trace":"traces/mine","sparsifier":["dense","topk"],"density":0.01,"workers":[2,8],
+    "warmup_iterations":1,"iterations":2,"platform":["common/net.json","crossbar-10g"],"profile":["gpu.json","gpu.json+topk.radix"],
+    "exclude":[{"platform":"common/net.json","workers":2}]})");
+  const auto run = [](const fs::path& file, const fs::path& out) {
+    const CommandResult result = run_program("run '" + file.string() + "' --no-figures --out '" + out.string() + "'");
+    INFO(result.err);
+    REQUIRE(result.status == 0);
+  };
+  run(project / "e.json", project / "results/own");
+  const std::string csv = slurp(project / "results/own/results.csv");
+  CHECK(rows_of(csv).size() == 1 + 3 * 2 * 2 * 3);  // 3 of (platform, workers) x 2 sparsifiers x 2 profiles, 3 groups each
+
+  const Json written = load_json(project / "results/own/experiment.json"),
+             environment = load_json(project / "results/own/environment.json");
+  CHECK(written.at("trace") == "../../traces/mine");
+  CHECK(written.at("platform") == Json{"inputs/platforms/my-net.json", "crossbar-10g"});
+  CHECK(written.at("profile") == Json{"inputs/profiles/my_gpu.json", "inputs/profiles/my_gpu.json+topk.radix"});
+  CHECK(written.at("exclude").at(0).at("platform") == "inputs/platforms/my-net.json");
+  CHECK(environment.at("inputs_sha256").at("platform inputs/platforms/my-net.json") == sha256_hex_of_file(project / "common/net.json"));
+  CHECK(slurp(project / "results/own/inputs/profiles/my_gpu.json") == profile.dump());
+  for (const char* name : {"experiment.json", "environment.json", "reproduce.sh"})
+    CHECK_THAT(slurp(project / "results/own" / name), !ContainsSubstring(scratch.path().string()));
+
+  // As a checkout elsewhere, without the files that were copied.
+  fs::create_directories(moved.parent_path());
+  fs::rename(project, moved);
+  fs::remove_all(moved / "common");
+  fs::remove(moved / "gpu.json");
+  const fs::path out = moved / "results/own";
+  CHECK_THAT(run_program("status '" + out.string() + "'").out, ContainsSubstring("runs: 12, 12 done, 0 failed, 0 missing"));
+  run(out / "experiment.json", out);  // nothing to do, and nothing is another
+  CHECK(slurp(out / "results.csv") == csv);
+  CHECK(load_json(out / "experiment.json") == written);
+  run(out / "experiment.json", scratch / "again");  // what reproduce.sh does
+  CHECK(slurp(scratch / "again/results.csv") == csv);
+
+  // Two different profiles of one name could not both be kept.
+  spit(moved / "gpu.json", profile.dump());
+  profile["origin"] = "measured";
+  spit(moved / "other.json", profile.dump());
+  spit(moved / "two.json", R"({"schema_version":1,"name":"two","trace":"traces/mine","sparsifier":"topk","density":0.01,"workers":2,
+    "iterations":1,"platform":"crossbar-10g","profile":["gpu.json","other.json+topk.radix"]})");
+  const CommandResult refused =
+      run_program("run '" + (moved / "two.json").string() + "' --no-figures --out '" + (scratch / "two").string() + "'");
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, ContainsSubstring("expected a profile with a name of its own in it"));
+  CHECK_FALSE(fs::exists(scratch / "two/experiment.json"));
+}
