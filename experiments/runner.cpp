@@ -52,7 +52,8 @@ bool replay_is_cached(const fs::path& directory, const ReplayPoint& replay) {
 
 double weight_of(const Experiment& experiment, const std::string& trace, const sim::ReplayOptions& options) {
   if (sim::find_sparsifier(options.sparsifier).dense) return 1;
-  return static_cast<double>(experiment.traces.at(trace).gradients()) * static_cast<double>(options.workers) *
+  // memory.fraction is 1 unless coordinates are sampled; then the others are not even generated.
+  return static_cast<double>(experiment.traces.at(trace).gradients()) * options.memory.fraction * static_cast<double>(options.workers) *
          static_cast<double>(options.warmup + options.iterations);
 }
 

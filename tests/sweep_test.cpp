@@ -410,6 +410,11 @@ TEST_CASE("Runs that differ in platform, profile, times or collectives share the
   CHECK(now.memory_bytes == std::max(one, other));
   CHECK(now.memory_together_bytes == one + other);
   CHECK(now.elapsed_s == Approx(std::max(now.to_do[0].time_s, now.time_s / 3)));
+  // A sample of the rows takes its share of the time.
+  const double in_full_s = now.replays_time_s;
+  e["memory"] = "sample:0.1";
+  now = estimate(load(scratch, e), scratch / "out", 3);
+  CHECK(now.replays_time_s == Approx(0.1 * in_full_s * (8 + 2) / 8));  // in full n = 2 is there already
 }
 
 TEST_CASE("What a profile does not cover is refused before anything runs") {
