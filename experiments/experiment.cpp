@@ -422,6 +422,7 @@ Experiment Experiment::load(const fs::path& path) {
       check.identity["kind"] = "self_check";
       for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations", "index_gaps", "memory"})
         check.identity.erase(key);
+      if (options.memory.mode == sim::MemoryChoice::Mode::sample) check.identity["memory"] = options.memory.text();
       check.key = short_hash(check.identity);
       const auto [place, is_new] = self_check_of.try_emplace(check.key, experiment.self_checks.size());
       if (is_new) experiment.self_checks.push_back(check);

@@ -60,8 +60,8 @@ double weight_of(const Experiment& experiment, const std::string& trace, const s
 /// A self-check replays n generated and twice the captured workers over the window.
 double weight_of_check(const Experiment& experiment, const SelfCheckPoint& check) {
   const traces::Trace& trace = experiment.traces.at(check.trace);
-  return static_cast<double>(trace.gradients()) * static_cast<double>(check.options.workers + 2 * trace.workers()) *
-         static_cast<double>(trace.iterations());
+  return static_cast<double>(trace.gradients()) * check.options.memory.fraction *
+         static_cast<double>(check.options.workers + 2 * trace.workers()) * static_cast<double>(trace.iterations());
 }
 
 void do_replay(const Experiment& experiment, const ReplayPoint& point, const fs::path& directory, int threads) {
@@ -361,8 +361,9 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
     const SelfCheckPoint& check = experiment.self_checks[i];
     const std::size_t place = experiment.replays.size() + i;
     if (!plan.check_to_do[i] || share_of[place] != options.share) continue;
-    tasks.push_back(
-        {label_of(check), weights[place], 0, [&experiment, &check, &directory] { do_self_check(experiment, check, directory); }});
+    tasks.push_back({label_of(check), weights[place],
+                     sim::expansion_self_check_memory_bytes(experiment.traces.at(check.trace), check.options),
+                     [&experiment, &check, &directory] { do_self_check(experiment, check, directory); }});
     meaning.emplace_back(check.key, check.identity);
   }
   for (const auto& [key, identity] : meaning) forget_failure(directory, key);
@@ -445,15 +446,16 @@ Estimate estimate(const Experiment& experiment, const fs::path& directory, int j
     longest_s = std::max(longest_s, cost.time_s);
     result.to_do.push_back(cost);
   }
-  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
-    const SelfCheckPoint& check = experiment.self_checks[i];
-    if (plan.check_to_do[i])
-      result.self_checks_time_s += weight_of_check(experiment, check) * seconds_per_element_iteration;
-    else if (is_cached(replay_header(directory, check.key), check.identity))
-      ++result.self_checks_cached;
-  }
   std::vector<std::uint64_t> memory;
   for (const ReplayCost& cost : result.to_do) memory.push_back(cost.memory_bytes);
+  for (std::size_t i = 0; i < experiment.self_checks.size(); ++i) {
+    const SelfCheckPoint& check = experiment.self_checks[i];
+    if (plan.check_to_do[i]) {
+      result.self_checks_time_s += weight_of_check(experiment, check) * seconds_per_element_iteration;
+      memory.push_back(sim::expansion_self_check_memory_bytes(experiment.traces.at(check.trace), check.options));
+    } else if (is_cached(replay_header(directory, check.key), check.identity))
+      ++result.self_checks_cached;
+  }
   std::sort(memory.rbegin(), memory.rend());
   if (!memory.empty()) result.memory_bytes = memory.front();
   for (std::size_t i = 0; i < std::min(memory.size(), static_cast<std::size_t>(std::max(jobs, 1))); ++i)
@@ -468,7 +470,7 @@ void check_memory(const Experiment& experiment, const Estimate& estimate) {
   const std::uint64_t available = available_memory_bytes();
   if (estimate.memory_bytes > available)
     throw InputError(experiment.file, "/workers",
-                     "replays that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
+                     "replays and self-checks that fit into the " + std::to_string(available / 1000000) + " MB of memory available",
                      std::to_string(estimate.memory_bytes / 1000000) +
                          " MB for the largest (/memory: sample:FRACTION, f16, disk and recompute need less)");
 }

@@ -35,7 +35,7 @@ struct Estimate {
   std::size_t replays = 0, replays_cached = 0;
   std::size_t self_checks = 0, self_checks_cached = 0;
   std::vector<ReplayCost> to_do;            // dearest first
-  std::uint64_t memory_bytes = 0;           // of the largest replay that is to be done
+  std::uint64_t memory_bytes = 0;           // of the largest replay or self-check that is to be done
   std::uint64_t memory_together_bytes = 0;  // of the `jobs` largest together
   double replays_time_s = 0, self_checks_time_s = 0, timing_time_s = 0;
   double time_s = 0;     // of one core, all of it

@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/checked.hpp"
 #include "base/error.hpp"
 #include "kernels/kernels.hpp"
 #include "sim/npmle.hpp"
 #include "sim/replay.hpp"
 #include "sim/selection_counts.hpp"
+#include "traces/row_sample.hpp"
 
 namespace sparscale::sim {
 namespace {
@@ -34,9 +36,34 @@ std::string percent(double ratio) {
   return text;
 }
 
+// Iterations of the window that are used.
+std::int64_t iterations_of(const traces::Trace& trace, std::int64_t workers) {
+  return std::min(trace.iterations(), std::max(least_iterations, element_budget / trace.gradients() / workers));
+}
+
 }  // namespace
 
+std::uint64_t expansion_self_check_memory_bytes(const traces::Trace& trace, const ReplayOptions& options) {
+  if (options.memory.mode == MemoryChoice::Mode::sample) {
+    ReplayOptions over_sample = options;
+    over_sample.memory.mode = MemoryChoice::Mode::full;
+    return expansion_self_check_memory_bytes(traces::sample_rows(trace, options.memory.fraction, options.seed).trace, over_sample);
+  }
+  // Counts per iteration, an accumulator and what a selection of it needs at most, beside one generator at a time.
+  const auto vectors = static_cast<std::uint64_t>(iterations_of(trace, options.workers)) + 4;
+  return checked_multiply(4 * vectors, static_cast<std::uint64_t>(trace.gradients()), "bytes of a self-check") +
+         traces::expansion_memory_bytes(
+             trace, {.method = options.expansion, .workers = options.workers, .captured = options.captured, .seed = options.seed});
+}
+
 Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& options) {
+  if (options.memory.mode == MemoryChoice::Mode::sample) {
+    ReplayOptions over_sample = options;
+    over_sample.memory.mode = MemoryChoice::Mode::full;
+    Json check = expansion_self_check(traces::sample_rows(trace, options.memory.fraction, options.seed).trace, over_sample);
+    if (!check.is_null()) check["memory"] = options.memory.text();
+    return check;
+  }
   traces::ExpansionOptions expansion{
       .method = options.expansion, .workers = options.workers, .captured = options.captured, .seed = options.seed};
   const traces::ExpansionChoice choice = traces::choose_expansion(trace, expansion);
@@ -47,22 +74,19 @@ Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& optio
     throw InputError("density", "0 < density <= 1 and at least one of the " + std::to_string(trace.gradients()) + " gradients",
                      number_text(options.density));
   expansion.method = choice.method;
-  const std::int64_t affordable = element_budget / trace.gradients() / options.workers;
-  const std::int64_t iterations = std::min(trace.iterations(), std::max(least_iterations, affordable));
+  const std::int64_t iterations = iterations_of(trace, options.workers);
 
   const bool scaled = options.lr_in_accumulator && !trace.info().learning_rate.empty();
   const std::vector<double> learning_rate = scaled ? trace.info().learning_rate : std::vector<double>();
   const auto counts_of = [&](const std::unique_ptr<traces::GradientSource>& source) {
     return topk_selection_counts(*source, learning_rate, options.error_feedback, k, iterations);
   };
-  const auto projected_source = traces::make_gradient_source(trace, expansion);
-  const double projected = build_up(counts_of(projected_source), k);
+  // One generator at a time: that of hybrid holds several times the trace.
+  const double projected = build_up(counts_of(traces::make_gradient_source(trace, expansion)), k);
   expansion.workers = choice.captured;
-  const auto generated_source = traces::make_gradient_source(trace, expansion, true);
-  const double generated = build_up(counts_of(generated_source), k);
+  const double generated = build_up(counts_of(traces::make_gradient_source(trace, expansion, true)), k);
   expansion.method = "captured";
-  const auto captured_source = traces::make_gradient_source(trace, expansion);
-  const auto captured_counts = counts_of(captured_source);
+  const auto captured_counts = counts_of(traces::make_gradient_source(trace, expansion));
   const double captured = build_up(captured_counts, k);
 
   const std::vector<double> classes = count_classes(captured_counts, choice.captured);

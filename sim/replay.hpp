@@ -69,6 +69,10 @@ class Replay {
 /// Build-up of generated against captured workers at n = W, calibration and second opinion (docs/expansion.md). Keys: method,
 /// captured_workers, build_up_captured, build_up_generated, calibration_exponent, npmle_build_up, logquad_build_up, build_up_consensus,
 /// disagreement, warnings ... Null when n <= W.
+/// Where the replay samples rows (options.memory), so does the check; the key memory says so.
 Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& options);
+
+/// What it takes at most, as replay_memory_bytes() for a replay.
+std::uint64_t expansion_self_check_memory_bytes(const traces::Trace& trace, const ReplayOptions& options);
 
 }  // namespace sparscale::sim

@@ -49,7 +49,7 @@ TEST_CASE("A valid experiment is counted and estimated without running it") {
   const CommandResult result = run_program("check '" + (scratch / "e.json").string() + "' --out '" + (scratch / "out").string() + "'");
   CHECK(result.status == 0);
   CHECK_THAT(result.out, ContainsSubstring("runs: 4 (0 finished"));
-  CHECK_THAT(result.out, ContainsSubstring("memory of the largest replay to do: "));
+  CHECK_THAT(result.out, ContainsSubstring("memory of the largest replay or self-check to do: "));
   CHECK_FALSE(fs::exists(scratch / "out"));
 }
 

@@ -152,3 +152,20 @@ TEST_CASE("The self-check of 256 workers takes less than a second") {
   CHECK(seconds < 60);
 #endif
 }
+
+TEST_CASE("The check of a sampled replay runs on its sample") {
+  const traces::Trace trace = sample("kjv-lstm-8w");
+  ReplayOptions sampled = options(32, 0.01);
+  const Json whole = expansion_self_check(trace, sampled);
+  const std::uint64_t memory_bytes = expansion_self_check_memory_bytes(trace, sampled);
+  CHECK(memory_bytes > (8 + 1) * 4 * 34200ULL);  // counts of eight iterations and an accumulator
+  sampled.memory = MemoryChoice::parse("sample:0.5", "memory");
+  const Json half = expansion_self_check(trace, sampled);
+  CHECK_FALSE(whole.contains("memory"));
+  CHECK(half.at("memory") == "sample:0.5");
+  CHECK(half != whole);
+  CHECK(number(half, "build_up_projected") == Approx(number(whole, "build_up_projected")).epsilon(0.15));
+  CHECK(number(half, "build_up_captured") == Approx(number(whole, "build_up_captured")).epsilon(0.15));
+  CHECK(half.dump() == expansion_self_check(trace, sampled).dump());
+  CHECK(expansion_self_check_memory_bytes(trace, sampled) < memory_bytes / 10 * 8);
+}

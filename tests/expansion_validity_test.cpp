@@ -150,4 +150,8 @@ TEST_CASE("The experiment writes its table, cases and figure") {
   CHECK(drawn.status == 0);
   CHECK_THAT(drawn.out, ContainsSubstring("kurtosis"));
   CHECK(std::filesystem::file_size(scratch / "i.png") > 5000);
+  const auto no_figure = run_program("trace info digits-cnn-8w --figure " + (scratch / "i.gif").string());
+  CHECK(no_figure.status == 2);
+  CHECK_THAT(no_figure.err, ContainsSubstring("--figure: expected a file name that ends in .pdf, .svg or .png, found"));
+  CHECK_FALSE(std::filesystem::exists(scratch / "i.gif.json"));
 }

@@ -37,8 +37,8 @@ void add_check_command(CLI::App& program) {
     std::printf("replays: %zu (%zu finished), shared by runs that differ in platform, profile, times or collectives\n", result.replays,
                 result.replays_cached);
     std::printf("self-checks of the expansion: %zu (%zu finished)\n", result.self_checks, result.self_checks_cached);
-    std::printf("memory of the largest replay to do: %.1f MB; of %d at a time: %.1f MB of %.1f MB available%s\n", MB(result.memory_bytes),
-                options->jobs, MB(result.memory_together_bytes), MB(available_memory_bytes()),
+    std::printf("memory of the largest replay or self-check to do: %.1f MB; of %d at a time: %.1f MB of %.1f MB available%s\n",
+                MB(result.memory_bytes), options->jobs, MB(result.memory_together_bytes), MB(available_memory_bytes()),
                 result.memory_together_bytes > available_memory_bytes() ? " (fewer will run together)" : "");
     std::printf("time: about %.0f s of one core (replays %.0f s, self-checks %.0f s, timing %.0f s), %.0f s with %d at a time\n",
                 std::ceil(result.time_s), std::ceil(result.replays_time_s), std::ceil(result.self_checks_time_s),

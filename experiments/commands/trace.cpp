@@ -32,6 +32,9 @@ void add_trace_command(CLI::App& program) {
   info->add_flag("--json", options->json, "As one JSON object");
   info->add_option("--figure", options->out, "Draw the layers too: a file name that ends in .pdf, .svg or .png");
   info->callback([options] {
+    if (const std::string suffix = std::filesystem::path(options->out).extension().string();
+        !options->out.empty() && suffix != ".pdf" && suffix != ".svg" && suffix != ".png")
+      throw InputError("--figure", "a file name that ends in .pdf, .svg or .png", '"' + options->out + '"');
     const Json report = traces::trace_report(traces::Trace::open(find_trace(options->trace)));
     if (!options->out.empty()) {
       write_output(report.dump(1) + "\n", options->out + ".json");
