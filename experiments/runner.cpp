@@ -298,7 +298,7 @@ void claim_directory(const Experiment& experiment, const Json& portable, const f
     throw InputError(directory.string(), "", "a new directory, or one with results of the experiment \"" + experiment.name + '"',
                      "results of " + brief(before.at("name")));
   std::error_code code;
-  for (const char* name : {"results.csv", "summary.json"}) fs::remove(directory / name, code);
+  for (const char* name : {"results.csv", "summary.json", "report.html"}) fs::remove(directory / name, code);
 }
 
 double weight_of_runs(const ReplayPoint& replay) { return static_cast<double>(replay.options.workers * replay.options.iterations); }

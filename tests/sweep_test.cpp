@@ -590,13 +590,18 @@ TEST_CASE("Results of an input that has changed do not stand beside the new one'
   RunOptions options;
   options.directory = scratch / "out";
   REQUIRE(run_experiment(load(scratch, e), options) == 0);
+  spit(scratch / "out/report.html", "of these results");
   prepare_directory(load(scratch, e), options.directory, false);
   CHECK(fs::exists(scratch / "out/results.csv"));
+  CHECK(fs::exists(scratch / "out/report.html"));
   platform["node"]["nics"]["bandwidth_GBps"] = 1;
   spit(scratch / "p.json", platform.dump());
   prepare_directory(load(scratch, e), options.directory, false);
   CHECK_FALSE(fs::exists(scratch / "out/results.csv"));
   CHECK_FALSE(fs::exists(scratch / "out/summary.json"));
+  CHECK_FALSE(fs::exists(scratch / "out/report.html"));
+  // The copy that makes the directory complete is the new one.
+  CHECK(load_json(scratch / "out/inputs/platforms" / (platform.at("name").get<std::string>() + ".json")) == platform);
 }
 
 TEST_CASE("Records of a replay that are not those that were written are refused") {
