@@ -1,5 +1,6 @@
 // Bad input gives exit 2 and one line that says where and what; good input does what it says.
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/files.hpp"
@@ -351,4 +352,14 @@ TEST_CASE("Replay writes one record per iteration, the same bytes again") {
   const Scratch scratch("replay");
   CHECK(run_program(arguments + " --out '" + (scratch / "r.jsonl").string() + "'").status == 0);
   CHECK(slurp(scratch / "r.jsonl") == first.out);
+}
+
+TEST_CASE("A program that does not find its data says so") {
+  ::setenv("SPARSCALE_DATA", "/nonexistent", 1);
+  const CommandResult version = run_program("--version"), check = run_program("check first-figure");
+  ::unsetenv("SPARSCALE_DATA");
+  CHECK(version.status == 0);
+  CHECK(version.err.empty());
+  CHECK(check.status == 2);
+  CHECK(std::count(check.err.begin(), check.err.end(), '\n') == 1);
 }

@@ -89,7 +89,8 @@ std::int64_t check_model(const Json& model, const std::string& name) {
 
 std::vector<std::string> shipped_models() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(models_directory()))
+  std::error_code code;  // without the data there is none
+  for (const auto& entry : fs::directory_iterator(models_directory(), code))
     if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
   std::sort(names.begin(), names.end());
   return names;
