@@ -9,31 +9,13 @@
 
 #include "base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/timeline_support.hpp"
 
 using namespace sparscale;
 using namespace sparscale::sim;
+using namespace sparscale::test;
 
 namespace {
-
-kernels::Profile hand_profile() {
-  Json document = parse_json(
-      R"({"schema_version":1,"name":"hand","device":"paper","origin":"measured","provenance":"made up","context":{},"records":[]})",
-      "hand");
-  for (const char* operation : {"topk", "unite"})
-    for (const auto& [elements, time_s] : {std::pair{100, 1e-6}, std::pair{1000, 4e-6}})
-      for (const int selected : {0, elements})
-        document["records"].push_back({{"operation", operation},
-                                       {"backend", "hand"},
-                                       {"elements", elements},
-                                       {"selected", selected},
-                                       {"density", static_cast<double>(selected) / elements},
-                                       {"median_s", time_s},
-                                       {"q25_s", time_s},
-                                       {"q75_s", time_s},
-                                       {"samples", 1},
-                                       {"bytes", 4 * elements}});
-  return kernels::Profile::parse(document.dump(), "hand.json");
-}
 
 // Two workers; the second selects for longer.
 IterationLog sequential_log(Network& network) {
@@ -52,8 +34,6 @@ IterationLog sequential_log(Network& network) {
                                      "work")}});
   return timeline.log();
 }
-
-platforms::Platform crossbar() { return platforms::Platform::load(platforms::find_platform("crossbar-100g")); }
 
 // A reader of GOAL text as txt2bin reads it: operations by label, and what each requires.
 struct Goal {
@@ -206,7 +186,6 @@ TEST_CASE("The trace of events parses, its events nest and have the timeline's t
 }
 
 TEST_CASE("A GOAL schedule keeps every byte and order: run by its own rules it takes the timeline's time") {
-  const double alpha_s = 4e-6, bandwidth_Bps = 11e9;
   const auto network = make_network("auto", crossbar(), 2);
   const IterationLog log = sequential_log(*network);
   const Goal goal(goal_schedule(2, goal_parts(log, *network, 1)));

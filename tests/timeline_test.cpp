@@ -7,40 +7,13 @@
 
 #include "base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/timeline_support.hpp"
 
 using namespace sparscale;
 using namespace sparscale::sim;
+using namespace sparscale::test;
 
 namespace {
-
-// Every operation takes 1 us for 100 elements and 4 us for 1000, whatever it selects.
-kernels::Profile hand_profile() {
-  Json document = parse_json(
-      R"({"schema_version":1,"name":"hand","device":"paper","origin":"measured","provenance":"made up","context":{},"records":[]})",
-      "hand");
-  for (const char* operation : {"accumulate", "threshold_select", "topk", "zero", "gather", "unite", "cast_half"})
-    for (const auto& [elements, time_s] : {std::pair{100, 1e-6}, std::pair{1000, 4e-6}})
-      for (const int selected : {0, elements}) {
-        if (selected == 0 && std::string(operation) != "threshold_select" && std::string(operation) != "topk" &&
-            std::string(operation) != "unite")
-          continue;
-        document["records"].push_back({{"operation", operation},
-                                       {"backend", "hand"},
-                                       {"elements", elements},
-                                       {"selected", selected},
-                                       {"density", static_cast<double>(selected) / elements},
-                                       {"median_s", time_s},
-                                       {"q25_s", time_s},
-                                       {"q75_s", time_s},
-                                       {"samples", 1},
-                                       {"bytes", 4 * elements}});
-      }
-  return kernels::Profile::parse(document.dump(), "hand.json");
-}
-
-constexpr double alpha_s = 4e-6, bandwidth_Bps = 11e9;  // crossbar-100g: two links of 2 us, 11 GB/s
-
-platforms::Platform crossbar() { return platforms::Platform::load(platforms::find_platform("crossbar-100g")); }
 
 TimelineOptions options() {
   TimelineOptions result;
