@@ -44,15 +44,6 @@ ReplayOptions expanded(const std::string& name, const std::string& method, Json 
   return options;
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("Records are the same bytes for any number of threads") {

@@ -22,15 +22,6 @@ std::unique_ptr<traces::GradientSource> table(const std::vector<std::vector<std:
                                          });
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("The residual is what was not exchanged, at the union of all workers") {

@@ -16,15 +16,6 @@ namespace {
 
 using Lists = std::vector<std::vector<Index>>;
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // Ragged: a matrix, a bias, an empty tensor, one of a single element, ...
 std::vector<traces::Layer> ragged_layers(std::int64_t scale) {
   std::vector<traces::Layer> layers = layers_of_sizes({scale, 3, 0, 1, 5 * scale, 17, 2 * scale + 1, 2});

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.hpp"
 #include "base/random.hpp"
 #include "sim/replay.hpp"
 #include "sim/sparsifier.hpp"
@@ -16,6 +17,16 @@
 namespace sparscale::test {
 
 using sim::Index;
+
+/// What a wrong input's error says.
+inline std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 /// Accumulators that lie in memory as they are.
 class MemoryView : public sim::AccumulatorView {

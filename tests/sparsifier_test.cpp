@@ -16,15 +16,6 @@ namespace {
 
 using Lists = std::vector<std::vector<Index>>;
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 void make(const std::string& name, const Json& parameters, double density, std::int64_t workers, std::int64_t gradients) {
   Small(name, parameters, density, workers, {gradients});
 }
