@@ -602,7 +602,9 @@ TimedIteration time_iteration(const Experiment& experiment, const fs::path& dire
     timed.time = timeline.time(sim::encoded_record(records[static_cast<std::size_t>(number)], run.wire, gradients, wire));
   }
   timed.log = timeline.log();
-  timed.goal = sim::goal_schedule(replay.options.workers, sim::goal_parts(timed.log, networks.at(iteration), run.timeline.gossip_seed));
+  const sim::Network& network = networks.at(iteration);
+  timed.goal = sim::goal_schedule(replay.options.workers, sim::goal_parts(timed.log, network, run.timeline.gossip_seed),
+                                  sim::goal_unit(network.topology()));
   return timed;
 }
 

@@ -148,10 +148,9 @@ std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network
     if (!log.calls.empty()) done_s[worker] = std::min(done_s[worker], log.calls.front().begin_s[worker]);
   }
   const auto compute_until = [&](const std::vector<double>& until_s) {
-    std::vector<std::uint64_t> compute_ns(n);
-    for (std::size_t worker = 0; worker < n; ++worker)
-      compute_ns[worker] = static_cast<std::uint64_t>(std::llround(std::max(0.0, until_s[worker] - done_s[worker]) * 1e9));
-    return compute_ns;
+    std::vector<double> compute_s(n);
+    for (std::size_t worker = 0; worker < n; ++worker) compute_s[worker] = std::max(0.0, until_s[worker] - done_s[worker]);
+    return compute_s;
   };
   for (const IterationLog::Call& call : log.calls) {
     const CollectiveAlgorithm& algorithm = find_collective(call.operation, call.algorithm);
@@ -257,22 +256,44 @@ void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t 
 
 }  // namespace
 
-std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts) {
+GoalUnit goal_unit(const platforms::Topology& topology) {
+  GoalUnit unit;
+  const std::int64_t n = topology.workers();
+  if (n < 2) return unit;
+  const auto first = topology.route(0, n - 1);
+  const double latency_s = topology.latency_s(first), bandwidth_Bps = topology.bandwidth_Bps(first);
+  unit.unit_s = 1 / bandwidth_Bps;
+  unit.latency = static_cast<std::uint64_t>(std::llround(latency_s * bandwidth_Bps));
+  const auto same = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::abs(b); };
+  for (std::int64_t from = 0; from < n && unit.all_routes; ++from)
+    for (std::int64_t to = 0; to < n && unit.all_routes; ++to) {
+      if (from == to) continue;
+      const auto route = topology.route(from, to);
+      unit.all_routes = same(topology.latency_s(route), latency_s) && same(topology.bandwidth_Bps(route), bandwidth_Bps);
+    }
+  return unit;
+}
+
+std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts, const GoalUnit& unit) {
   std::int64_t ends = workers;
   for (const GoalPart& part : parts)
     if (part.program) ends = std::max(ends, part.program->workers() + part.program->switches());
   std::vector<Rank> ranks(static_cast<std::size_t>(ends));
   std::int64_t tag = 0;  // of a call's first pair of lanes: messages of different calls never match
   for (const GoalPart& part : parts) {
-    for (std::size_t worker = 0; worker < part.compute_ns.size(); ++worker)
-      if (part.compute_ns[worker] > 0)
-        ranks[worker].last = {ranks[worker].add("calc " + std::to_string(part.compute_ns[worker]), ranks[worker].last)};
+    for (std::size_t worker = 0; worker < part.compute_s.size(); ++worker)
+      if (const long long units = std::llround(part.compute_s[worker] / unit.unit_s); units > 0)
+        ranks[worker].last = {ranks[worker].add("calc " + std::to_string(units), ranks[worker].last)};
     if (!part.program) continue;
     add_program(*part.program, ranks, tag);
     tag += part.program->lanes() * part.program->lanes();
     if (tag > std::numeric_limits<std::int32_t>::max()) throw RunError("a schedule with more tags than GOAL has");
   }
-  std::string text = "num_ranks " + std::to_string(ends) + "\n";
+  std::string text = "// One unit of time is " + Json(unit.unit_s).dump() + " s. LogGOPSim -L " + std::to_string(unit.latency) +
+                     " -o 0 -g 0 -G 1 -O 0 -S 0\n" +
+                     (unit.all_routes ? "// All pairs of workers have this latency and bandwidth.\n"
+                                      : "// Routes differ: latency and bandwidth are those from worker 0 to the last one.\n") +
+                     "num_ranks " + std::to_string(ends) + "\n";
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     text += "\nrank " + std::to_string(rank) + " {\n" + (ranks[rank].lines().empty() ? "l1: calc 0\n" : ranks[rank].lines()) + "}\n";
   return text;

@@ -20,15 +20,26 @@ std::vector<std::string> critical_path(const IterationLog& log);
 /// microseconds from the first event.
 Json event_trace(const IterationLog& log);
 
-/// A part of a schedule: what each worker computes (nanoseconds, one per worker or none), then a message program (or none).
+/// A part of a schedule: how long each worker computes (one per worker or none), then a message program (or none).
 struct GoalPart {
-  std::vector<std::uint64_t> compute_ns;
+  std::vector<double> compute_s;
   std::shared_ptr<const Program> program;
 };
 
-/// GOAL text for LogGOPSim (its txt2bin reads it): a rank per worker, further ones for aggregating switches. Messages of a step start when
-/// those of the step before are through. Cost O(messages). Errors: RunError when a message is received that nobody sends.
-std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts);
+/// What LogGOPSim has to be told. Its parameters are whole numbers for all pairs of ranks, so a byte takes one unit of time: unit_s, from
+/// the bandwidth of the route from worker 0 to the last one.
+struct GoalUnit {
+  double unit_s = 1e-9;       // 1 ns for a single worker
+  std::uint64_t latency = 0;  // of that route, in units: L, with o = g = O = 0 and G = 1
+  bool all_routes = true;     // all pairs of workers have this latency and bandwidth
+};
+/// Cost O(workers^2) routes.
+GoalUnit goal_unit(const platforms::Topology& topology);
+
+/// GOAL text for LogGOPSim (its txt2bin reads it): two lines of comment with unit and parameters, a rank per worker, further ones for
+/// aggregating switches. Messages of a step start when those of the step before are through. Cost O(messages). Errors: RunError when a
+/// message is received that nobody sends.
+std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts, const GoalUnit& unit);
 /// The calls of an iteration with the time between them as computing.
 std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, std::uint64_t gossip_seed);
 

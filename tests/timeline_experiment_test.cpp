@@ -117,7 +117,7 @@ TEST_CASE("Modes and disturbances on a real trace: phases add up, overlap hides 
   for (const Json& event : events.at("traceEvents"))
     if (event.at("ph") == "X") last_us = std::max(last_us, event.at("ts").get<double>() + event.at("dur").get<double>());
   CHECK(last_us == Approx(iteration_s * 1e6));
-  CHECK(read_file(goal).starts_with("num_ranks 4\n\nrank 0 {\n"));
+  CHECK_THAT(read_file(goal), StartsWith("// One unit of time is ") && ContainsSubstring("\nnum_ranks 4\n\nrank 0 {\n"));
 
   CHECK(run_program("timeline " + out).status == 2);
   CHECK(run_program("timeline " + out + " --run " + id + " --iteration 3").status == 2);
