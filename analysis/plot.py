@@ -11,6 +11,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.dont_write_bytecode = True
 
+from analysis import manifest  # noqa: E402
 from analysis import results as result_files  # noqa: E402
 from analysis.figures import REGISTRY, NotApplicable  # noqa: E402
 
@@ -98,18 +99,18 @@ def table(drawing):
     return text.getvalue().encode()
 
 
-def save(drawing, name, directory, chosen):
+def save(drawing, name, directory, chosen, style_name):
+    """Writes the files of one drawing; returns {path relative to the result directory: digest of the drawing}."""
     from analysis import standalone, style
 
-    base = os.path.join(directory, name)
-    written = []
+    base = os.path.join(directory, "figures", name)
+    data = {"csv": table(drawing), "txt": drawing.caption.encode(), "py": standalone.script(drawing, name).encode()}
     for one in chosen:
         replace(f"{base}.{one}", lambda path: style.save(drawing.figure, path, one))
-        written.append(f"{base}.{one}")
-    for ending, data in (("csv", table(drawing)), ("txt", drawing.caption.encode()), ("py", standalone.script(drawing, name).encode())):
-        replace(f"{base}.{ending}", lambda path: write_bytes(path, data))
-        written.append(f"{base}.{ending}")
-    return written
+    for ending, text in data.items():
+        replace(f"{base}.{ending}", lambda path: write_bytes(path, text))
+    digest = manifest.digest(style_name, *data.values())
+    return {f"figures/{name}.{ending}": digest for ending in (*chosen, *data)}
 
 
 def run(options):
@@ -119,7 +120,7 @@ def run(options):
     from analysis import files, style
 
     wanted = [entry for entry in REGISTRY if not options.figure or entry.name in options.figure]
-    written, empty = [], {}
+    before, drawn, empty = manifest.load(options.directory), {}, {}
     for entry in wanted:
         style.reset(options.style)
         try:
@@ -129,22 +130,31 @@ def run(options):
         except NotApplicable as reason:
             empty[entry.name] = reason
             continue
-        directory = os.path.join(options.directory, "figures")
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(os.path.join(options.directory, "figures"), exist_ok=True)
+        drawn[entry.name] = {}
         for drawing, name in zip(drawings, files.unique([drawing.name for drawing in drawings])):
-            written += save(drawing, name, directory, options.format)
-    if empty and (options.figure or not written):
+            drawn[entry.name].update(save(drawing, name, options.directory, options.format, options.style))
+    if empty and (options.figure or not drawn):
         name, reason = next(iter(empty.items()))
         raise result_files.InputError(loaded.table_file, "", f"{reason.expected} for the figure {name}", reason.found)
     if not options.figure:
         from analysis import latex
 
-        directory = os.path.join(options.directory, "tables")
+        drawn["tables"] = {}
         for name, text in latex.tables(loaded):
-            os.makedirs(directory, exist_ok=True)
-            path = os.path.join(directory, name + ".tex")
-            replace(path, lambda temporary: write_bytes(temporary, text.encode()))
-            written.append(path)
+            os.makedirs(os.path.join(options.directory, "tables"), exist_ok=True)
+            path = f"tables/{name}.tex"
+            replace(os.path.join(options.directory, path), lambda temporary: write_bytes(temporary, text.encode()))
+            drawn["tables"][path] = manifest.digest("", text.encode())
+    # Of a figure that is no longer part of the program nothing can be said: its files go when all are drawn.
+    replaced = {entry.name for entry in wanted} if options.figure else {entry.name for entry in REGISTRY} | {"tables"} | set(before)
+    os.makedirs(os.path.join(options.directory, "figures"), exist_ok=True)
+    text, removed = manifest.update(options.directory, before, drawn, replaced)
+    replace(os.path.join(options.directory, "figures", manifest.NAME), lambda path: write_bytes(path, text))
+    written = [os.path.join(options.directory, *path.split("/")) for files_of in drawn.values() for path in files_of]
+    if removed and not options.quiet:
+        print(f"sparscale: removed {len(removed)} files of an earlier call that these results do not have: {', '.join(removed[:4])}"
+              + (", ..." if len(removed) > 4 else ""), file=sys.stderr)
     for name, reason in empty.items():
         if not options.quiet:
             print(f"sparscale: {name} is not drawn: it {reason}", file=sys.stderr)

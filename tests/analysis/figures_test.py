@@ -412,7 +412,7 @@ class Files(DirectoryTest):
             done = plot_process(directory, *(word for name in drawn for word in ("--figure", name)), PYTHONHASHSEED=seed, TZ=zone, SOURCE_DATE_EPOCH="1" + seed)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
         names = sorted(os.listdir(os.path.join(first, "figures")))
-        self.assertEqual(names, sorted(f"{name}.{ending}" for name in drawn for ending in ("pdf", "svg", "png", "csv", "txt", "py")))
+        self.assertEqual(names, sorted(["manifest.json"] + [f"{name}.{ending}" for name in drawn for ending in ("pdf", "svg", "png", "csv", "txt", "py")]))
         self.assertEqual(names, sorted(os.listdir(os.path.join(second, "figures"))))
         for name in names:
             with open(os.path.join(first, "figures", name), "rb") as a, open(os.path.join(second, "figures", name), "rb") as b:
@@ -429,8 +429,37 @@ class Files(DirectoryTest):
         directory = fixture.make(self.path("r"), workers=(2, 4), platforms=("hdr-nvlink",), sparsifiers=("topk",))
         status, out, err = plot(directory, "--figure", "speed_up", "--format", "svg", "--style", "single")
         self.assertEqual((status, err), (0, ""))
-        self.assertEqual(sorted(os.listdir(os.path.join(directory, "figures"))), ["speed_up.csv", "speed_up.py", "speed_up.svg", "speed_up.txt"])
+        self.assertEqual(sorted(os.listdir(os.path.join(directory, "figures"))), ["manifest.json", "speed_up.csv", "speed_up.py", "speed_up.svg", "speed_up.txt"])
         self.assertEqual(out.split(), [os.path.join(directory, "figures", f"speed_up.{e}") for e in ("svg", "csv", "txt", "py")])
+
+    def test_files_that_no_longer_belong_to_the_results_go(self):
+        directory = fixture.make(self.path("r"), workers=(2, 4), densities=(0.01, 0.1), sparsifiers=("topk",))
+        self.assertEqual(plot(directory, "--figure", "build_up", "--style", "single")[0], 0)
+        self.assertEqual(plot(directory, "--figure", "speed_up", "--format", "svg,png")[0], 0)
+        listed = lambda: set(os.listdir(os.path.join(directory, "figures")))  # noqa: E731
+        narrow = {name for name in listed() if name.startswith("build_up")}
+        self.assertEqual(len(narrow), 12)  # a file per density
+        with open(self.path("r", "figures", "mine.pdf"), "w", encoding="utf-8") as file:
+            file.write("not the program's")
+        # Another style: one file for both densities. What was not asked for again stays.
+        status, _, err = plot(directory, "--figure", "build_up", "--format", "png,svg", "--style", "double")
+        self.assertEqual(status, 0)
+        self.assertIn("removed 12 files of an earlier call", err)
+        wide = {"build_up.png", "build_up.svg", "build_up.csv", "build_up.txt", "build_up.py"}
+        self.assertEqual({name for name in listed() if name.startswith("build_up")}, wide)
+        self.assertLessEqual({"mine.pdf", "manifest.json"}, listed())
+        self.assertTrue(any(name.startswith("speed_up") for name in listed()))
+        # The same drawing in one more format adds; in another style it replaces.
+        self.assertEqual(plot(directory, "--figure", "build_up", "--format", "pdf")[2], "")
+        self.assertLessEqual(wide | {"build_up.pdf"}, listed())
+        self.assertIn("figures/build_up.png", plot(directory, "--figure", "build_up", "--format", "pdf", "--style", "ieee-double")[2])
+        self.assertEqual({name for name in listed() if name.startswith("build_up")}, wide - {"build_up.png", "build_up.svg"} | {"build_up.pdf"})
+        # A manifest that says anything else removes nothing outside, and a broken one nothing at all.
+        for text in ('{"files": {"build_up": {"../results.csv": "x", "figures/../results.csv": "x", "/etc/passwd": "x"}}}', "{", "[]", '{"files": []}'):
+            with open(self.path("r", "figures", "manifest.json"), "w", encoding="utf-8") as file:
+                file.write(text)
+            self.assertEqual(plot(directory, "--figure", "build_up", "--format", "pdf", "--style", "ieee-double")[::2], (0, ""))
+            self.assertTrue(os.path.exists(self.path("r", "results.csv")))
 
     def test_captions_name_everything(self):
         directory = fixture.make(self.path("r"))
