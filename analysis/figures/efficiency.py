@@ -2,7 +2,7 @@
 import math
 
 from analysis import caption, files, panels, style
-from analysis.figures.speed_up import STAR, entries_of, on_curve
+from analysis.figures.speed_up import STAR, bands_sentence, entries_of, on_curve, point_band
 from analysis.results import slices, varying
 
 # From this efficiency on a linear axis shows what there is to see.
@@ -20,11 +20,18 @@ def draw(results, style_name):
     return drawings
 
 
+def _line(series, points):
+    line = panels.over_n(series, points, "speed_up", scale=lambda p: 1 / p.workers)
+    for drawn, point in zip(line.points, points):
+        drawn["low"], drawn["high"] = (value / point.workers if math.isfinite(value) else None for value in point_band(point))
+    return line
+
+
 def _draw(results, page, style_name, name):
     looks = style.fit(style.looks({series for one in page for series in one.curves}), style.WIDTH_IN[style_name] - 0.6)
     shown, starred = [], False
     for one in page:
-        lines = [panels.over_n(series, one.curves[series], "speed_up", scale=lambda p: 1 / p.workers) for series in looks if series in one.curves]
+        lines = [_line(series, one.curves[series]) for series in looks if series in one.curves]
         marks = []
         for entry in entries_of(results, one):
             for workers in entry.points if entry.baseline == "dense" else ():
@@ -44,8 +51,8 @@ def _draw(results, page, style_name, name):
     text = caption.join(
         "Scaling efficiency against the number of workers n: speed-up over n, where speed-up is n times the iteration time of one worker without "
         "communication, divided by the iteration time of n workers. The ideal is 1.",
-        caption.facets(page), caption.series(page), caption.times(page), caption.counts(page), caption.iterations(page), panels.STATUS_SENTENCE,
+        caption.facets(page), caption.series(page), caption.times(page), caption.counts(page), bands_sentence(page), panels.STATUS_SENTENCE,
         "Stars: break-even with dense fp32." if starred else "No curve crosses that of dense fp32.", panels.not_drawn(shown, looks))
-    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value",), text,
+    return panels.draw(name, style_name, shown, len(page), looks, "workers", ("value", "low", "high"), text,
                        notes=[panels.note("ideal")] + ([STAR] if starred else []), captured=page[0].facets["captured_workers"], height_in=2.3,
                        shared_y=True)

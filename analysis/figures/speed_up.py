@@ -34,6 +34,12 @@ def point_band(point):
     return min(b[0] for b in bands) if all(math.isfinite(b[0]) for b in bands) else math.nan, max(b[1] for b in bands) if all(math.isfinite(b[1]) for b in bands) else math.nan
 
 
+def bands_sentence(page):
+    """What bands are, in words."""
+    return caption.iterations(page, "bands") + (" Or to the iteration time with every kernel time at its lower and upper quartile in the profile, where that is wider."
+                                                if any(math.isfinite(row.values["iteration_time_s_kernel_low"]) for one in page for row in one.rows()) else "")
+
+
 def bandwidth_Bps(platform, workers):
     """The least bandwidth that a worker has to itself when all send at once; None where that depends on who sends to whom."""
     node, network = platform["node"], platform["network"]
@@ -304,8 +310,7 @@ def _caption(page, entries, looks, floor):
         "Speed-up against the number of workers n: n times the iteration time of one worker without communication, divided by the iteration time "
         "of n workers. The ideal is n.",
         caption.facets(page), caption.series(page), caption.times(page), caption.counts(page),
-        caption.iterations(page, "bands") + (" Or to the iteration time with every kernel time at its lower and upper quartile in the profile, where that is wider."
-                                             if any(math.isfinite(row.values["iteration_time_s_kernel_low"]) for one in page for row in one.rows()) else ""), hatched,
+        bands_sentence(page), hatched,
         "Captured counts: solid lines, filled markers. Projected: dashed lines, hollow markers. Beyond the validated range: dotted lines, "
         "hollow markers, shaded ground.",
         "Strips: filled bars (hollow where counts are projected) show where a sparsifier is faster than the baseline (with several "

@@ -66,6 +66,18 @@ class Numbers(DirectoryTest):
                 for (s, n), value in drawn.items():
                     self.assertAlmostEqual(value, want(s, n), delta=1e-12 * abs(value))
 
+    def test_bands_of_the_efficiency_are_those_of_the_speed_up(self):
+        directory = fixture.make(self.path("r"), sparsifiers=("topk",), platforms=("ethernet-10g",))
+        rows = {name: [r for r in drawing.table if r["curve"] in ("sparsifier", "speed_up")] for name in ("efficiency", "speed_up")
+                for drawing in drawings(directory, name, "double")[:1]}
+        wide = 0
+        for row in rows["efficiency"]:
+            speed, = [r for r in rows["speed_up"] if all(r[key] == row[key] for key in ("sparsifier", "workers"))]
+            for key in ("low", "high"):
+                self.assertAlmostEqual(row[key] * row["workers"], speed[key], delta=1e-12 * speed[key])
+            wide += row["low"] < row["value"] < row["high"]
+        self.assertGreater(wide, 0)
+
     def test_what_is_drawn_is_the_table(self):
         directory = fixture.make(self.path("r"), sparsifiers=("topk", "deft"))
         drawing, = drawings(directory, "efficiency", "double")
