@@ -22,6 +22,7 @@ namespace {
 // Positions around t that samples come from: enough of them, and the mean gradient has hardly moved.
 constexpr std::int64_t window_positions = 31;
 constexpr std::int64_t least_shift = 8, largest_shift = 64;   // ranks
+constexpr std::int64_t shift_share = 16;                      // and at most this part of a layer
 constexpr std::int64_t bin_elements = 64, largest_bins = 16;  // of the energy correction
 // What was compared with captured workers.
 constexpr std::int64_t validated_ratio = 16, validated_workers = 4;
@@ -56,7 +57,9 @@ struct Sample {
   std::int64_t position = 0, worker = 0;
 };
 
-// At every iteration a fresh permutation of the captured (position, worker) pairs: no two virtual workers share one.
+// Captured (position, worker) pairs for virtual workers: no two workers have the same one in an iteration, and none has one twice before
+// it has had all of them, since the same noise twice would add up in its residual. A pair is the sum (in each of the two numbers, modulo
+// its range) of one that belongs to the worker and one that belongs to the iteration; both go through all pairs in random order.
 class Pool {
  public:
   Pool(std::int64_t positions, std::int64_t captured, std::int64_t workers, std::uint64_t seed)
@@ -66,29 +69,53 @@ class Pool {
 
   /// The sample number `index` of `iteration`; `others`: none of the iteration's own position (where the captured workers stand).
   Sample draw(std::int64_t iteration, std::int64_t index, bool others) {
-    const std::int64_t own = iteration % positions_;
+    const std::int64_t own = iteration % positions_, pairs = span_ * captured_;
     const std::int64_t first = std::clamp<std::int64_t>(own - span_ / 2, 0, positions_ - span_);
     others = others && span_ > 1;
-    const std::int64_t pool = (others ? span_ - 1 : span_) * captured_;
-    if (permutations_.size() > kept_permutations) permutations_.clear();
-    std::vector<std::vector<std::int64_t>>& rounds = permutations_[{iteration, others}];
-    // More workers than samples: a further permutation.
-    while (static_cast<std::int64_t>(rounds.size()) <= index / pool) {
-      Random random(stream_key(seed_, "expansion samples", {u64(iteration), rounds.size()}));
-      rounds.push_back(random_permutation(pool, random));
+    const std::int64_t available = others ? pairs - captured_ : pairs;
+    // More workers than samples: a further round of all of them.
+    const Orders& orders = orders_of(iteration / pairs, index / available);
+    const std::int64_t of_iteration = orders.of_iteration[size(iteration % pairs)];
+    std::int64_t place = index % available;
+    // What the worker's own pair must be for a sample at the iteration's own position. The places of these, r of them among those handed
+    // out, are exchanged with those that are left over.
+    const std::int64_t avoided = others ? (own % span_ - of_iteration / captured_ + span_) % span_ : -1;
+    if (others && orders.of_worker[size(place)] / captured_ == avoided) {
+      std::int64_t before = 0;
+      for (std::int64_t w = 0; w < captured_; ++w)
+        if (orders.place_of[size(avoided * captured_ + w)] < place) ++before;
+      place = available;
+      while (orders.of_worker[size(place)] / captured_ == avoided || before-- > 0) ++place;
     }
-    const std::int64_t chosen = rounds[size(index / pool)][size(index % pool)];
-    std::int64_t position = first + chosen / captured_;
-    if (others && position >= own) ++position;
-    return {position, chosen % captured_};
+    const std::int64_t of_worker = orders.of_worker[size(place)];
+    // Positions count modulo the span, so that they keep their numbers while the span moves over the window.
+    const std::int64_t modulo = (of_worker / captured_ + of_iteration / captured_) % span_;
+    return {first + (modulo - first % span_ + span_) % span_, (of_worker + of_iteration) % captured_};
   }
 
  private:
+  struct Orders {
+    std::vector<std::int64_t> of_worker, place_of, of_iteration;
+  };
+
+  const Orders& orders_of(std::int64_t cycle, std::int64_t round) {
+    if (orders_.size() > kept_orders) orders_.clear();
+    Orders& orders = orders_[{cycle, round}];
+    if (orders.of_worker.empty()) {
+      const std::int64_t pairs = span_ * captured_;
+      Random random(stream_key(seed_, "expansion samples", {u64(cycle), u64(round)}));
+      orders.of_worker = random_permutation(pairs, random);
+      orders.of_iteration = random_permutation(pairs, random);
+      orders.place_of.resize(size(pairs));
+      for (std::int64_t i = 0; i < pairs; ++i) orders.place_of[size(orders.of_worker[size(i)])] = i;
+    }
+    return orders;
+  }
+
   std::int64_t positions_, captured_, span_ = 0;
   std::uint64_t seed_;
-  // Of the last iterations, for callers that go worker by worker.
-  static constexpr std::size_t kept_permutations = 64;
-  std::map<std::pair<std::int64_t, bool>, std::vector<std::vector<std::int64_t>>> permutations_;
+  static constexpr std::size_t kept_orders = 32;
+  std::map<std::pair<std::int64_t, std::int64_t>, Orders> orders_;
 };
 
 class BootSource final : public ReadySource {
@@ -285,8 +312,10 @@ HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t see
     }
     std::int64_t dense = 0;
     for (const Run& run : plan.dense) dense += run.to - run.from;
-    plan.pad = std::min(largest_shift, dense / 2);
-    plan.least = std::min(least_shift, plan.pad);
+    // A small layer's coordinates are not all of like magnitude, so a shift goes less far there. Stateful data have one shift for the whole
+    // pass, so it goes as far as it can.
+    plan.pad = std::min(largest_shift, dense / (stateful ? 2 : shift_share));
+    plan.least = std::min({least_shift, plan.pad, std::max<std::int64_t>(1, stateful ? least_shift : dense / (4 * shift_share))});
     plan.table = table_elements_;
     table_elements_ += dense + 2 * plan.pad;
     plans_.push_back(std::move(plan));
@@ -558,7 +587,7 @@ ExpansionChoice choose_expansion(const Trace& trace, const ExpansionOptions& opt
   const RowActivity activity = find_row_activity(trace, choice.captured);
   const bool stateful = is_stateful(trace, activity, choice.captured);
   if (options.method == "auto") {
-    choice.method = activity.groups.empty() && !stateful && choice.pool >= 2 * n ? "boot" : "hybrid";
+    choice.method = !stateful && choice.pool >= 2 * n ? "boot" : "hybrid";
     // One worker shows no spread between workers.
     if (choice.captured == 1) choice.method = "boot";
   }

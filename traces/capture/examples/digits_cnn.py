@@ -31,6 +31,8 @@ def main():
     parser.add_argument("--workers", type=int, default=8, help="virtual workers without DDP")
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--window", type=int, nargs=2, default=[20, 30], metavar=("FIRST", "COUNT"))
+    parser.add_argument("--rows", type=float, default=1.0, help="share of the rows of large layers to keep")
+    parser.add_argument("--drop", type=int, metavar="ITERATION", help="a tenth of the learning rate from here on")
     options = parser.parse_args()
     distributed = "WORLD_SIZE" in os.environ
     if distributed:
@@ -44,11 +46,12 @@ def main():
     net = model()
     if distributed:
         net = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    rate = 0.05
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
 
     capture = Capture(net, options.out, [tuple(options.window)], workers=None if distributed else options.workers, name="digits-cnn",
-                      model="CNN of 3 convolutions and 2 linear layers", dataset="scikit-learn digits", licence="CC BY 4.0",
+                      model="CNN of 3 convolutions and 2 linear layers", dataset="scikit-learn digits", licence="CC BY 4.0", rows=options.rows,
                       optimizer="SGD", momentum=0.9, batch_per_worker=32, data_order="iid")
 
     def batch(worker):
@@ -56,13 +59,16 @@ def main():
         chosen = torch.randint(0, 1500, (32,), generator=random)
         return images[train][chosen], labels[train][chosen]
 
-    for _ in range(options.iterations):
+    for iteration in range(options.iterations):
+        if iteration == options.drop:
+            rate *= 0.1
+            optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         if distributed:
             inputs, targets = batch(dist.get_rank())
             loss = loss_of(net(inputs), targets)
             loss.backward()
-            capture.step(loss=loss, learning_rate=0.05)
+            capture.step(loss=loss, learning_rate=rate)
         else:
             for worker in range(options.workers):
                 with capture.worker(worker) as report:
@@ -70,7 +76,7 @@ def main():
                     loss = loss_of(net(inputs), targets)
                     loss.backward()
                     report(loss)
-            capture.step(learning_rate=0.05)
+            capture.step(learning_rate=rate)
         optimizer.step()
     capture.close()
     net.eval()

@@ -32,8 +32,8 @@ class WordLstm(nn.Module):
         return self.decoder(output), state
 
 
-def text():
-    done = subprocess.run(["bible", "-f", "Gen1:1-Ruth4:22"], stdout=subprocess.PIPE, check=True, text=True)
+def text(passage):
+    done = subprocess.run(["bible", "-f", passage], stdout=subprocess.PIPE, check=True, text=True)
     return [word for line in done.stdout.splitlines() for word in re.findall(r"[a-z]+", line.partition(" ")[2].lower())]
 
 
@@ -45,10 +45,13 @@ def main():
     parser.add_argument("--size", type=int, default=24)
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--window", type=int, nargs=2, default=[120, 16], metavar=("FIRST", "COUNT"))
+    parser.add_argument("--passage", default="Gen1:1-Ruth4:22")
+    parser.add_argument("--rows", type=float, default=1.0, help="share of the rows of large layers to keep")
+    parser.add_argument("--drop", type=int, metavar="ITERATION", help="a tenth of the learning rate from here on")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    words = text()
+    words = text(options.passage)
     common = [word for word, _ in collections.Counter(words).most_common(options.words - 1)]
     number = {word: i + 1 for i, word in enumerate(common)}
     tokens = torch.tensor([number.get(word, 0) for word in words])
@@ -56,13 +59,17 @@ def main():
     streams = options.workers * BATCH
     tokens = tokens[:len(tokens) // streams * streams].view(streams, -1).t()
     net = WordLstm(options.words, options.size)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    rate = 0.5
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     capture = Capture(net, options.out, [tuple(options.window)], workers=options.workers, name="kjv-lstm", model="word LSTM",
                       dataset="King James Version (bible-kjv-text)", licence="public domain", optimizer="SGD", momentum=0.9,
-                      batch_per_worker=BATCH, data_order="stateful")
+                      batch_per_worker=BATCH, data_order="stateful", rows=options.rows)
     states = [None] * options.workers
     losses = []
     for iteration in range(options.iterations):
+        if iteration == options.drop:
+            rate *= 0.1
+            optimizer.param_groups[0]["lr"] = rate
         at = iteration * SEQUENCE % (len(tokens) - SEQUENCE - 1)
         for worker in range(options.workers):
             columns = slice(worker * BATCH, (worker + 1) * BATCH)
@@ -73,7 +80,7 @@ def main():
                 loss.backward()
                 report(loss)
                 losses.append(loss.item())
-        capture.step(learning_rate=0.5)
+        capture.step(learning_rate=rate)
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
     capture.close()
