@@ -67,14 +67,48 @@ double time_s(const Platform& platform, const std::string& network_name, sim::Op
   return *std::max_element(timing.end_s.begin(), timing.end_s.end());
 }
 
+// Reasons of rows that are missed, from missed.json; each must name one such row.
+void explain(Validation& validation, const std::string& set) {
+  const fs::path file = data_file("missed.json");
+  const Json reasons = load_json(file);
+  for (const Json& reason : reasons) {
+    if (reason.at("set") != set) continue;
+    const auto row = std::find_if(validation.rows.begin(), validation.rows.end(), [&](const ValidationRow& one) {
+      return one.use == "compared" && one.why.empty() && std::abs(one.error()) > validation.close &&
+             reason.at("system") == (one.series.empty() ? one.system : one.series) && reason.at("op") == one.operation &&
+             reason.value("algorithm", one.algorithm) == one.algorithm && reason.at("workers") == one.workers &&
+             reason.at("bytes") == one.bytes && reason.value("skew", 0.0) == one.skew;
+    });
+    if (row == validation.rows.end()) throw InputError(file.string(), "", "reasons of rows that are missed", reason.dump());
+    row->why = reason.at("why").get<std::string>();
+  }
+}
+
 void summarise(Validation& validation) {
-  std::vector<double> errors;
-  for (const ValidationRow& row : validation.rows)
-    if (row.use == "compared") errors.push_back(std::abs(row.error()));
-  std::sort(errors.begin(), errors.end());
-  if (errors.empty()) return;
-  validation.worst_error = errors.back();
-  validation.median_error = (errors[(errors.size() - 1) / 2] + errors[errors.size() / 2]) / 2;
+  std::vector<std::vector<double>> errors;
+  for (const ValidationRow& row : validation.rows) {
+    std::size_t at = 0;
+    while (at < validation.summaries.size() && validation.summaries[at].series != row.series) ++at;
+    if (at == validation.summaries.size()) {
+      validation.summaries.push_back({.series = row.series});
+      errors.emplace_back();
+    }
+    ValidationSummary& summary = validation.summaries[at];
+    ++summary.rows;
+    if (row.use != "compared") continue;
+    ++summary.compared;
+    const double error = std::abs(row.error());
+    errors[at].push_back(error);
+    if (error <= validation.close) ++summary.close;
+    if (row.inside_spread()) ++summary.inside_spread;
+  }
+  for (std::size_t at = 0; at < errors.size(); ++at) {
+    std::sort(errors[at].begin(), errors[at].end());
+    const std::size_t count = errors[at].size();
+    if (count == 0) continue;
+    validation.summaries[at].worst_error = errors[at].back();
+    validation.summaries[at].median_error = (errors[at][(count - 1) / 2] + errors[at][count / 2]) / 2;
+  }
 }
 
 std::string text_of(const char* format, double value) {
@@ -85,10 +119,36 @@ std::string text_of(const char* format, double value) {
 
 std::string quoted(const std::string& cell) { return cell.find(',') == std::string::npos ? cell : '"' + cell + '"'; }
 
+// The platform of the ping-pong rows of a series: latency from the smallest, bandwidth from the two largest, whose difference is free of
+// the burst with which every message passes the rate limit. Where there are rows of two ranks that send to each other at once (sendrecv),
+// their bandwidth is taken: collectives use both directions, which acknowledgements make slower. Times of a pingpong are there and back.
+Platform shaped_links(const std::vector<CsvRow>& rows, const std::string& series, const fs::path& file) {
+  std::map<double, double> one_way_s, both_ways_s;
+  for (const CsvRow& row : rows) {
+    if (row.at("series") != series) continue;
+    const double bytes = std::stod(row.at("bytes_per_rank")), median_s = std::stod(row.at("median_s"));
+    if (row.at("op") == "pingpong") one_way_s[bytes] = median_s / 2;
+    if (row.at("op") == "sendrecv") both_ways_s[bytes] = median_s;
+  }
+  const auto& longest = both_ways_s.empty() ? one_way_s : both_ways_s;
+  if (one_way_s.empty() || longest.size() < 2)
+    throw InputError(file.string(), "series " + series, "two rows of the operation pingpong", std::to_string(one_way_s.size()));
+  const auto largest = std::prev(longest.end()), second = std::prev(largest);
+  const double latency_s = one_way_s.begin()->second;
+  const double bandwidth_Bps = (largest->first - second->first) / (largest->second - second->second);
+  Platform platform = Platform::load(platforms::find_platform("crossbar-10g"));
+  platform.name = "shaped-links";
+  platform.eager = true;  // as Open MPI was told to send
+  platform.document["node"]["nics"]["bandwidth_GBps"] = bandwidth_Bps / 1e9;
+  platform.document["node"]["nics"]["latency_us"] = latency_s * 1e6 / 2;
+  return platform;
+}
+
 }  // namespace
 
 Validation validate_nccl() {
   Validation validation;
+  validation.close = 0.25;
   const Json systems = load_json(data_file("nccl_systems.json"));
   for (const CsvRow& cells : read_csv(data_file("nccl_points.csv"))) {
     ValidationRow row;
@@ -128,43 +188,40 @@ Validation validate_nccl() {
     if (row.network == "nccl") row.algorithm = "nccl";
     validation.rows.push_back(row);
   }
+  explain(validation, "nccl");
   summarise(validation);
   return validation;
 }
 
 Validation validate_mpi() {
   Validation validation;
+  validation.close = 0.05;
   const auto file = data_file("mpi_shaped_links.csv");
   const std::vector<CsvRow> rows = read_csv(file);
-  // Latency from the smallest ping-pong; bandwidth from the two largest, whose difference is free of the burst with which every message
-  // passes the rate limit. Their times are there and back.
-  std::map<double, double> one_way_s;
+  std::map<std::string, Platform> platform_of_series;
   for (const CsvRow& row : rows)
-    if (row.at("op") == "pingpong") one_way_s[std::stod(row.at("bytes_per_rank"))] = std::stod(row.at("median_s")) / 2;
-  if (one_way_s.size() < 2) throw InputError(file.string(), "", "two rows of the operation pingpong", std::to_string(one_way_s.size()));
-  const auto largest = std::prev(one_way_s.end()), second = std::prev(largest);
-  const double latency_s = one_way_s.begin()->second;
-  const double bandwidth_Bps = (largest->first - second->first) / (largest->second - second->second);
-  Platform platform = Platform::load(platforms::find_platform("crossbar-10g"));
-  platform.name = "shaped-links";
-  platform.eager = true;  // as Open MPI was told to send
-  platform.document["node"]["nics"]["bandwidth_GBps"] = bandwidth_Bps / 1e9;
-  platform.document["node"]["nics"]["latency_us"] = latency_s * 1e6 / 2;
+    if (!platform_of_series.contains(row.at("series")))
+      platform_of_series.emplace(row.at("series"), shaped_links(rows, row.at("series"), file));
   const std::map<std::string, sim::Operation> operations = {{"allgather", sim::Operation::all_gather},
                                                             {"allgatherv", sim::Operation::all_gather},
                                                             {"allreduce", sim::Operation::all_reduce},
                                                             {"bcast", sim::Operation::broadcast}};
   for (const CsvRow& cells : rows) {
-    if (cells.at("op") == "pingpong") continue;
+    if (!operations.contains(cells.at("op"))) continue;  // messages between two ranks
     ValidationRow row;
     row.source = "Open MPI 4.1, 20 Mbit/s links, one switch";
     row.system = "shaped links";
-    row.platform = platform.name;
+    row.platform = platform_of_series.at(cells.at("series")).name;
     row.network = "auto";
     row.workers = row.nodes = std::stoll(cells.at("ranks"));
     row.bytes = std::stoull(cells.at("bytes_per_rank"));
     row.skew = std::stod(cells.at("skew"));
+    row.series = cells.at("series");
+    row.repeats = std::stoll(cells.at("repeats"));
     row.measured_s = std::stod(cells.at("median_s"));
+    row.measured_min_s = std::stod(cells.at("min_s"));
+    row.measured_max_s = std::stod(cells.at("max_s"));
+    if (!cells.at("core_wait_s").empty()) row.core_wait_s = std::stod(cells.at("core_wait_s"));
     const sim::Operation operation = operations.at(cells.at("op"));
     row.operation = cells.at("op");
     // Open MPI's binomial broadcast sends to all children at once.
@@ -175,41 +232,72 @@ Validation validate_mpi() {
       sizes[i] = static_cast<std::uint64_t>(static_cast<double>(row.bytes) *
                                             (1 - row.skew + 2 * row.skew * static_cast<double>(i) / static_cast<double>(n - 1)));
     if (row.skew > 1) sizes[0] = static_cast<std::uint64_t>(row.skew) * row.bytes;
-    row.simulated_s = time_s(platform, "auto", operation, row.algorithm, sizes);
+    row.simulated_s = time_s(platform_of_series.at(row.series), "auto", operation, row.algorithm, sizes);
     row.use = "compared";
     validation.rows.push_back(row);
   }
+  explain(validation, "mpi");
   summarise(validation);
   return validation;
 }
 
 std::string validation_csv(const Validation& validation) {
-  std::string text = "source,system,platform,network,op,algorithm,workers,nodes,bytes,skew,measured_s,simulated_s,error,use\n";
-  for (const ValidationRow& row : validation.rows)
+  std::string text =
+      "source,system,platform,network,op,algorithm,workers,nodes,bytes,skew,measured_s,simulated_s,error,use,series,repeats,"
+      "measured_min_s,measured_max_s,core_wait_s,why_missed\n";
+  for (const ValidationRow& row : validation.rows) {
     text += quoted(row.source) + ',' + quoted(row.system) + ',' + row.platform + ',' + row.network + ',' + row.operation + ',' +
             row.algorithm + ',' + std::to_string(row.workers) + ',' + std::to_string(row.nodes) + ',' + std::to_string(row.bytes) + ',' +
             text_of("%g", row.skew) + ',' + text_of("%.9g", row.measured_s) + ',' + text_of("%.9g", row.simulated_s) + ',' +
-            text_of("%.4f", row.error()) + ',' + row.use + '\n';
+            text_of("%.4f", row.error()) + ',' + row.use + ',' + row.series + ',';
+    if (row.repeats > 0)
+      text += std::to_string(row.repeats) + ',' + text_of("%.9g", row.measured_min_s) + ',' + text_of("%.9g", row.measured_max_s) + ',' +
+              (std::isnan(row.core_wait_s) ? "" : text_of("%.9g", row.core_wait_s));
+    else
+      text += ",,,";
+    text += ',' + quoted(row.why) + '\n';
+  }
   return text;
 }
 
 std::string validation_text(const Validation& validation) {
-  char line[200];
-  std::snprintf(line, sizeof line, "%-18s %-11s %-20s %5s %11s %5s %12s %12s %8s\n", "platform", "op", "algorithm", "n", "bytes", "skew",
-                "measured ms", "simulated ms", "error");
-  std::string text = line;
-  std::size_t compared = 0;
+  char line[240];
+  const auto print = [&line](const char* format, auto... values) {
+    std::snprintf(line, sizeof line, format, values...);
+    return std::string(line);
+  };
+  const bool repeated = !validation.rows.empty() && validation.rows.front().repeats > 0;
+  std::string text = print("%-18s %-11s %-20s %5s %11s %5s %12s %12s %8s%s\n", repeated ? "series" : "platform", "op", "algorithm", "n",
+                           "bytes", "skew", "measured ms", "simulated ms", "error", repeated ? "   fastest to slowest ms" : "");
   for (const ValidationRow& row : validation.rows) {
-    std::snprintf(line, sizeof line, "%-18s %-11s %-20s %5lld %11llu %5g %12.4g %12.4g %+7.1f%% %s\n", row.platform.c_str(),
+    text += print("%-18s %-11s %-20s %5lld %11llu %5g %12.4g %12.4g %+7.1f%%", (repeated ? row.series : row.platform).c_str(),
                   row.operation.c_str(), row.algorithm.c_str(), static_cast<long long>(row.workers),
-                  static_cast<unsigned long long>(row.bytes), row.skew, 1e3 * row.measured_s, 1e3 * row.simulated_s, 100 * row.error(),
-                  row.use == "compared" ? "" : row.use.c_str());
-    text += line;
-    if (row.use == "compared") ++compared;
+                  static_cast<unsigned long long>(row.bytes), row.skew, 1e3 * row.measured_s, 1e3 * row.simulated_s, 100 * row.error());
+    if (repeated)
+      text += print("   %.4g to %.4g (%lld)%s", 1e3 * row.measured_min_s, 1e3 * row.measured_max_s, static_cast<long long>(row.repeats),
+                    row.inside_spread()                    ? ""
+                    : row.simulated_s < row.measured_min_s ? ", simulated is below"
+                                                           : ", simulated is above");
+    text += row.use == "compared" ? "\n" : ' ' + row.use + '\n';
   }
-  std::snprintf(line, sizeof line, "%zu of %zu rows compared: median error %.1f %%, worst %.1f %%\n", compared, validation.rows.size(),
-                100 * validation.median_error, 100 * validation.worst_error);
-  return text + line;
+  bool first = true;
+  for (const ValidationRow& row : validation.rows) {
+    if (row.use != "compared" || std::abs(row.error()) <= validation.close) continue;
+    if (first) text += print("\nMissed by more than %g %%:\n", 100 * validation.close);
+    first = false;
+    text += (repeated ? row.series : row.system) + ", " + row.operation + ' ' + row.algorithm + ", n = " + std::to_string(row.workers) +
+            ", " + std::to_string(row.bytes) + " B" + (row.skew > 0 ? text_of(" skew %g", row.skew) : "") +
+            text_of(", %+.1f %%: ", 100 * row.error()) + (row.why.empty() ? "no reason known" : row.why) + '\n';
+  }
+  text += '\n';
+  for (const ValidationSummary& summary : validation.summaries) {
+    text += repeated ? summary.series + ": " : "";
+    text += print("%zu of %zu rows compared: median error %.1f %%, worst %.1f %%, %zu within %g %%", summary.compared, summary.rows,
+                  100 * summary.median_error, 100 * summary.worst_error, summary.close, 100 * validation.close);
+    if (repeated) text += print(", %zu between the fastest and the slowest repeat", summary.inside_spread);
+    text += '\n';
+  }
+  return text;
 }
 
 }  // namespace sparscale::experiments

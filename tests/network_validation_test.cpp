@@ -1,5 +1,8 @@
 // What the simulator says of real machines, and network nccl by hand.
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "experiments/validation.hpp"
@@ -66,28 +69,80 @@ TEST_CASE("Network nccl takes the fastest of its algorithms and protocols") {
 TEST_CASE("Public measurements of GPU clusters are met without fitting to them") {
   const Validation validation = validate_nccl();
   REQUIRE(validation.rows.size() == 54);
-  std::size_t compared = 0, far = 0;
+  std::size_t missed = 0;
   for (const ValidationRow& row : validation.rows) {
     REQUIRE(row.simulated_s > 0);
-    if (row.use != "compared") continue;
-    ++compared;
     INFO(row.system << " n = " << row.workers << " " << row.operation << " " << row.bytes << ": " << row.error());
-    // Small messages and MPI's short ones miss more often (docs/validation.md).
-    CHECK(std::abs(row.error()) < 0.5);
-    if (std::abs(row.error()) > 0.25) ++far;
+    const bool far = row.use == "compared" && std::abs(row.error()) > 0.25;
+    CHECK(row.why.empty() != far);
+    if (!far) continue;
+    ++missed;
+    // Small messages of 8 GPUs a node, and MPI's short ones (docs/validation.md).
+    CHECK(std::abs(row.error()) < (row.network == "nccl" ? 0.32 : 0.45));
+    CHECK((row.network == "nccl" ? row.bytes == 8 && row.workers == 16 : row.platform == "frontier-mpi"));
   }
-  CHECK(compared == 40);
-  CHECK(far <= 4);
-  CHECK(validation.median_error <= 0.10);
+  CHECK(missed == 4);
+  REQUIRE(validation.summaries.size() == 1);
+  CHECK(validation.summaries[0].rows == 54);
+  CHECK(validation.summaries[0].compared == 40);
+  CHECK(validation.summaries[0].close == 36);
+  CHECK(validation.summaries[0].median_error <= 0.10);
+  const std::string text = validation_text(validation);
+  CHECK_THAT(text, ContainsSubstring("40 of 54 rows compared: median error 8."));
+  CHECK_THAT(text, ContainsSubstring("Missed by more than 25 %"));
+  CHECK_THAT(text, !ContainsSubstring("no reason known"));
 }
 
 TEST_CASE("Open MPI over rate-limited links is met with a platform calibrated on ping-pongs") {
   const Validation validation = validate_mpi();
-  REQUIRE(validation.rows.size() == 42);
-  CHECK(validation.median_error <= 0.05);
+  REQUIRE(validation.rows.size() == 3 * 42);
+  REQUIRE(validation.summaries.size() == 3);
+  // Rows that are missed, and by how much at most: nothing else is 5 % off.
+  struct Missed {
+    const char *series, *operation, *algorithm;
+    std::int64_t workers;
+    std::uint64_t bytes;
+    double skew, bound;
+  };
+  const std::vector<Missed> known = {
+      {"given", "allgather", "bruck", 4, 20000, 0, 0.22},
+      {"given", "allgatherv", "neighbour_exchange", 4, 100000, 0.5, 0.055},
+      {"given", "allreduce", "rabenseifner", 4, 800000, 0, 0.1},
+      {"given", "bcast", "binomial_concurrent", 4, 400000, 0, 0.08},
+      {"given", "allgather", "neighbour_exchange", 8, 200000, 0, 0.06},
+      {"given", "allreduce", "rabenseifner", 8, 80000, 0, 0.09},
+      {"given", "bcast", "binomial_concurrent", 8, 400000, 0, 0.055},
+      {"equal_windows", "allgatherv", "neighbour_exchange", 4, 100000, 0.5, 0.07},
+  };
+  std::map<std::tuple<std::string, std::string, std::int64_t, std::uint64_t, double>, double> best;  // of the series without disturbance
   for (const ValidationRow& row : validation.rows) {
-    INFO(row.operation << " " << row.algorithm << " n = " << row.workers << " " << row.bytes << " skew " << row.skew << ": "
-                       << row.error());
-    CHECK(std::abs(row.error()) < 0.25);
+    INFO(row.series << " " << row.operation << " " << row.algorithm << " n = " << row.workers << " " << row.bytes << " skew " << row.skew
+                    << ": " << row.error());
+    const auto missed = std::find_if(known.begin(), known.end(), [&](const Missed& one) {
+      return row.series == one.series && row.operation == one.operation && row.algorithm == one.algorithm && row.workers == one.workers &&
+             row.bytes == one.bytes && row.skew == one.skew;
+    });
+    CHECK(std::abs(row.error()) <= (missed == known.end() ? 0.05 : missed->bound));
+    CHECK(row.why.empty() == (missed == known.end()));
+    CHECK(row.measured_min_s <= row.measured_s);
+    CHECK(row.measured_s <= row.measured_max_s);
+    CHECK(row.repeats >= (row.series == "given" ? 3 : 15));
+    CHECK(std::isnan(row.core_wait_s) == (row.series == "given"));
+    if (row.series == "given") continue;
+    const auto [place, fresh] = best.try_emplace({row.operation, row.algorithm, row.workers, row.bytes, row.skew}, std::abs(row.error()));
+    if (!fresh) place->second = std::min(place->second, std::abs(row.error()));
   }
+  CHECK(best.size() == 42);
+  for (const auto& [row, error] : best) CHECK(error <= 0.05);
+  for (const ValidationSummary& summary : validation.summaries) {
+    CHECK(summary.rows == 42);
+    CHECK(summary.median_error <= 0.02);
+  }
+  CHECK(validation.summaries[0].close == 35);
+  CHECK(validation.summaries[1].series == "undisturbed");
+  CHECK(validation.summaries[1].close == 42);
+  CHECK(validation.summaries[2].close == 41);
+  CHECK_THAT(validation_text(validation),
+             ContainsSubstring("given: 42 of 42 rows compared: median error 1.8 %, worst 21.3 %, 35 within 5 %"));
+  CHECK_THAT(validation_csv(validation), ContainsSubstring("outlier of three repeats"));
 }
