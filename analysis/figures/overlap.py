@@ -1,5 +1,6 @@
 """What communication costs in every timeline: one iteration as strips of computing and communicating, and at every n how much of the
 communication is hidden behind computing. Two figures of panels in one: strips at the largest n on top, bars for every n below."""
+import json
 import math
 import re
 
@@ -8,7 +9,7 @@ from matplotlib.patches import Patch
 from analysis import caption, files, standalone, style
 from analysis.figures import Drawing, NotApplicable
 from analysis.figures.breakdown import unit
-from analysis.results import slices
+from analysis.results import InputError, shorten, slices
 
 COLUMNS = ("panel", "timeline", "workers", "place", "height", "lane", "kind", "from", "to", "unit", "share", "run_id", "counts_origin", "validated",
            "compute_times_origin", "network", "iterations", "seeds")
@@ -25,45 +26,58 @@ NARROW = 0.006
 
 
 def draw(results, style_name):
-    found = [one for one in slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast"))]
     groups = {}
-    for one in found:
-        platform, _ = parted(one)
-        key = tuple((k, v) for k, v in sorted(dict(one.facets, platform=platform).items(), key=lambda item: item[0]) if k not in ("timeline", "timeline_options", "network"))
-        groups.setdefault(key, []).append(one)
+    for one in slices(results, "time", ("trace", "density", "platform", "profile", "all_gather", "all_reduce", "broadcast")):
+        facets = {k: v for k, v in one.facets.items() if k not in ("timeline", "timeline_options", "network")}
+        groups.setdefault(tuple(sorted(dict(facets, platform=platform_of(one)).items())), []).append(one)
     chosen = []
     for group in groups.values():
         for series in dict.fromkeys(series for one in group for series in one.curves):
-            modes = [(parted(one)[1], one) for one in group if series in one.curves]
-            overlapped = any(p.mean("overlapped_time_s") > 0 for _, one in modes for p in one.curves[series])
-            if overlapped and len({label for label, _ in modes}) > 1:
-                chosen.append((series, parted(group[0])[0], modes))
+            modes = [one for one in group if series in one.curves]
+            if len(modes) > 1 and any(p.mean("overlapped_time_s") > 0 for one in modes for p in one.curves[series]):
+                chosen.append((series, platform_of(modes[0]), list(zip(labels_of(modes), modes))))
     if not chosen:
         raise NotApplicable("runs of one exchange in several timelines, one of which overlaps", "none")
     if not results.has_series():
         raise NotApplicable("the runs' activity in runs/", "no such directory")
-    drawings = []
-    base = [dict(modes[0][1].facets, platform=platform, exchange=" ".join(series)) for series, platform, modes in chosen]
-    across = [key for key in dict.fromkeys(k for one in base for k in one) if len({str(one.get(key)) for one in base}) > 1]
-    for (series, platform, modes), facets in zip(chosen, base):
-        facets = dict(facets, exchange=series[0] if series[1] == "{}" else " ".join(series))
-        drawings.append(_draw(results, series, platform, modes, style_name, files.name("overlap", [key for key in across if key not in ("timeline", "timeline_options")], facets)))
-    return drawings
+    names = [series for series, _, _ in chosen]
+    base = [dict(modes[0][1].facets, platform=platform, exchange=series[0] if len({s for s in names if s[0] == series[0]}) == 1 else " ".join(series)) for series, platform, modes in chosen]
+    across = [key for key in dict.fromkeys(k for one in base for k in one) if key not in ("timeline", "timeline_options") and len({str(one.get(key)) for one in base}) > 1]
+    return [_draw(results, series, platform, modes, style_name, files.name("overlap", across, facets)) for (series, platform, modes), facets in zip(chosen, base)]
 
 
-def parted(one):
-    """The platform's name without the timeline that stands behind it in brackets, and the timeline's label."""
+def platform_of(one):
+    """The platform's name without the timeline that stands behind it in brackets."""
     platform, timeline = one.facets["platform"], one.rows()[0].timeline
-    if timeline == "sequential":
-        return platform, "sequential"
-    head, _, tail = platform.rpartition(f" ({timeline}")
-    # In the bracket: the name, its options, and behind a comma and a blank what disturbs.
-    options, disturbed = re.fullmatch(r"(?: (\{.*?\}|#[0-9a-f]+))?(?:, (disturbed .*))?\)", tail, re.S).groups() if head else (None, None)
-    text = options or ""
-    for pattern, words in ((r'"streams":(\d+)', r"\1 streams"), (r'"by_layer":"(\w+)"', r"by \1")):
-        text = re.sub(pattern, words, text)
-    text = text.strip("{}").replace('"', "").replace("_", " ").replace(":", " = ").replace(",", ", ")
-    return (head or platform) + (f" ({disturbed})" if disturbed else ""), timeline + (", " + text if text else "")
+    # In the bracket: the timeline, its options or their checksum, and behind a comma what disturbs.
+    found = re.fullmatch(r"(.*) \(" + re.escape(timeline) + r"(?: (?:\{[^{}]*\}|#[0-9a-f]+))?(?:, (disturbed .*))?\)", platform, re.S)
+    if not found or timeline == "sequential":
+        return platform
+    return found.group(1) + (f" ({found.group(2)})" if found.group(2) else "")
+
+
+def labels_of(modes):
+    """The timelines' names, with the options that tell those of one name apart."""
+    options = [_options(one) for one in modes]
+    names = [one.rows()[0].timeline for one in modes]
+    labels = []
+    for name, own in zip(names, options):
+        others = [other for other, theirs in zip(options, names) if theirs == name]
+        telling = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
+        words = {"streams": "{} streams", "by_layer": "by {}"}
+        labels.append(", ".join([name, *(words.get(key, key.replace("_", " ") + " = {}").format(own[key]) for key in telling)]))
+    return labels
+
+
+def _options(one):
+    try:
+        options = json.loads(one.rows()[0].timeline_options)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        row = one.rows()[0]
+        raise InputError(row.run_id, "timeline_options", "a JSON object", shorten(row.timeline_options))
+    return options
 
 
 def cut(pieces, others):

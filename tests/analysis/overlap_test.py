@@ -59,7 +59,7 @@ class Overlap(LegibilityTest):
         strips = [r for r in drawing.table if r["panel"] == "one iteration, n = 16"]
         unit = {"ms": 1e3, "s": 1.0}[strips[0]["unit"]]
         found = {(r["timeline"], r["lane"], r["kind"], round(r["from"] / unit, 9), round(r["to"] / unit, 9)) for r in strips}
-        hybrid = "hybrid, by kind, 2 streams"
+        hybrid = "hybrid"  # the only one of its name
         self.assertEqual(found, {
             ("sequential", "computes", "forward", 0, 0.1), ("sequential", "computes", "backward", 0.1, 0.3), ("sequential", "communicates 1", "exposed", 0.3, 0.5),
             (hybrid, "computes", "backward", 0, 0.2), (hybrid, "computes", "forward", 0.25, 0.35),
@@ -81,6 +81,29 @@ class Overlap(LegibilityTest):
         self.assertEqual(drawn, sorted((a, b) for _, _, _, a, b in found))
         for word in ("hidden where it computes", "dense on crossbar", "n = 16"):
             self.assertIn(word, drawing.caption)
+
+    def test_names_of_timelines(self):
+        """Options that tell timelines of one name apart, and platforms without what stands in their brackets."""
+        from analysis.figures.overlap import labels_of, platform_of
+        from analysis.results import InputError
+
+        class Mode:
+            def __init__(self, platform, timeline, options):
+                self.facets = {"platform": platform}
+                self.row = type("Row", (), {"timeline": timeline, "timeline_options": options, "run_id": "00"})
+
+            def rows(self):
+                return [self.row]
+
+        modes = [Mode("m (round_robin)", "sequential", "{}"), Mode("m (round_robin) (p3)", "p3", "{}"), Mode("m (round_robin) (hybrid)", "hybrid", "{}"),
+                 Mode('m (round_robin) (hybrid {"layer_times":"equal","streams":2})', "hybrid", '{"layer_times":"equal","streams":2}'),
+                 Mode("m (round_robin) (hybrid #0123abcd)", "hybrid", '{"by_layer":"kind","overlap_slowdown":1.5,"streams":2}')]
+        self.assertEqual(labels_of(modes), ["sequential", "p3", "hybrid", "hybrid, layer times = equal, 2 streams", "hybrid, by kind, overlap slowdown = 1.5, 2 streams"])
+        self.assertEqual({platform_of(one) for one in modes}, {"m (round_robin)"})
+        self.assertEqual(platform_of(Mode('m (p3, disturbed {"stragglers":{"workers":[1],"factor":2}})', "p3", "{}")), 'm (disturbed {"stragglers":{"workers":[1],"factor":2}})')
+        self.assertEqual(platform_of(Mode('m (disturbed {"jitter":{}})', "sequential", "{}")), 'm (disturbed {"jitter":{}})')
+        with self.assertRaises(InputError):
+            labels_of([Mode("m", "p3", "[]")])
 
     def test_legible(self):
         self.check_texts(self.make(), ("overlap",), (("double", 7.0), ("single", 3.3), ("ieee-single", 3.5), ("ieee-double", 7.16), ("acm-single", 3.33)))
