@@ -237,6 +237,40 @@ TEST_CASE("Every algorithm runs beside a ring, sends its bytes, and is over in t
     }
 }
 
+TEST_CASE("Calls in groups that meet take what one simulation of all of them takes") {
+  Random random(11);
+  std::size_t alone = 0, together = 0;
+  for (int round = 0; round < 16; ++round) {
+    const std::int64_t n = 2 + static_cast<std::int64_t>(random.below(7));
+    const auto platform = platforms::Platform::load(platforms::find_platform(round % 2 == 0 ? "crossbar-100g" : "nvlink8-ib"));
+    const auto network = make_network("auto", platform, n), reference = make_network("simgrid", platform, n);
+    const std::vector<std::string> names{"ring", "recursive_doubling", "rabenseifner", "double_binary_tree"};
+    std::vector<std::unique_ptr<Program>> programs;
+    std::vector<ConcurrentCall> calls;
+    std::vector<const Program*> merged;
+    std::vector<std::int64_t> after;
+    std::vector<double> start_s;
+    for (int call = 0; call < 8; ++call) {
+      programs.push_back(all_reduce(names[random.below(names.size())], n, 1000 + random.below(400000)));
+      std::vector<double> ready_s = all_at(n, random.uniform() * 800 * us);
+      for (double& t : ready_s) t += random.uniform() * 10 * us;
+      start_s.insert(start_s.end(), ready_s.begin(), ready_s.end());
+      after.push_back(call < 2 ? -1 : call - 1 - static_cast<std::int64_t>(random.below(2)));
+      merged.push_back(programs.back().get());
+      calls.push_back({programs.back().get(), std::move(ready_s), after.back()});
+    }
+    const auto timings = ConcurrentCalls(*network).time(calls);
+    const CollectiveTiming all = reference->time(MergedProgram(merged, after), start_s);
+    for (std::size_t call = 0; call < calls.size(); ++call) {
+      (timings[call].timing.network == "recurrence" ? alone : together) += 1;
+      for (std::size_t worker = 0; worker < static_cast<std::size_t>(n); ++worker)
+        CHECK(timings[call].timing.end_s[worker] == Approx(all.end_s[call * static_cast<std::size_t>(n) + worker]).epsilon(1e-9));
+    }
+  }
+  CHECK(alone > 10);
+  CHECK(together > 30);
+}
+
 TEST_CASE("Without a meeting calls are timed as if each were alone, to the bit; alone or together on one worker") {
   const auto network = make_network("auto", crossbar(), 4);
   const auto ring = all_reduce("ring", 4, 440000), butterfly = all_reduce("recursive_doubling", 4, 8800);
