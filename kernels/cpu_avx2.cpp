@@ -44,18 +44,60 @@ __m256i inside(const float* values, const Range& range) {
 }
 unsigned bits_of(__m256i lanes) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
 
-void accumulate(const float* gradient, float scale, float* accumulator, std::size_t size) {
-  std::size_t i = 0;
-  const __m256 factor = _mm256_set1_ps(scale);
-  for (; i + 8 <= size; i += 8)
-    _mm256_storeu_ps(accumulator + i, _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i), _mm256_loadu_ps(accumulator + i)));
-  for (; i < size; ++i) accumulator[i] = __builtin_fmaf(scale, gradient[i], accumulator[i]);
+// All ones in the lanes of the bits that are not set.
+__m256 kept(std::uint32_t bits) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane), _mm256_setzero_si256()));
+}
+// What is left of values[part], part a multiple of 8 below 64.
+__m256 kept(const float* values, std::uint64_t zeros, std::size_t part) {
+  return _mm256_and_ps(_mm256_loadu_ps(values + part), kept(static_cast<std::uint32_t>(zeros >> part)));
+}
+void write_zeros(float* values, std::size_t size, std::uint64_t zeros) {
+  for (; zeros != 0; zeros = _blsr_u64(zeros))
+    if (const std::size_t i = _tzcnt_u64(zeros); i < size) values[i] = 0;
 }
 
 // Asks for the lines some kilobytes ahead: with this much to do for each line, the core alone has too few of them under way.
 void prefetch_32(const float* values) {
   constexpr int kAhead = 1024;
   for (int line = 0; line < 2; ++line) _mm_prefetch(reinterpret_cast<const char*>(values + kAhead + 16 * line), _MM_HINT_T0);
+}
+
+// Eight elements of the gradient.
+template <bool made>
+__m256 gradient_of(const CpuAddend& addend, std::size_t i) {
+  const __m256 values = _mm256_loadu_ps(addend.values + i);
+  if (!made) return values;
+  const __m256 factor = _mm256_mul_ps(_mm256_set1_ps(addend.sign), _mm256_loadu_ps(addend.deviation + i));
+  return _mm256_add_ps(_mm256_loadu_ps(addend.mean + i), _mm256_mul_ps(factor, values));
+}
+template <bool made>
+float one_gradient_of(const CpuAddend& addend, std::size_t i) {
+  return made ? addend.mean[i] + addend.sign * addend.deviation[i] * addend.values[i] : addend.values[i];
+}
+
+template <bool made>
+void accumulate(const CpuAddend& addend, float scale, float* accumulator, std::size_t size) {
+  std::size_t i = 0;
+  const __m256 factor = _mm256_set1_ps(scale);
+  if (addend.zeros != nullptr) {
+    for (; i + 64 <= size; i += 64) {
+      prefetch_32(accumulator + i);
+      prefetch_32(accumulator + i + 32);
+      for (std::size_t part = 0; part < 64; part += 8)
+        _mm256_storeu_ps(accumulator + i + part,
+                         _mm256_fmadd_ps(factor, gradient_of<made>(addend, i + part), kept(accumulator + i, addend.zeros[i / 64], part)));
+    }
+    if (i < size) write_zeros(accumulator + i, size - i, addend.zeros[i / 64]);
+  }
+  for (; i + 8 <= size; i += 8)
+    _mm256_storeu_ps(accumulator + i, _mm256_fmadd_ps(factor, gradient_of<made>(addend, i), _mm256_loadu_ps(accumulator + i)));
+  for (; i < size; ++i) accumulator[i] = __builtin_fmaf(scale, one_gradient_of<made>(addend, i), accumulator[i]);
+}
+void accumulate_any(const CpuAddend& addend, float scale, float* accumulator, std::size_t size) {
+  if (addend.mean != nullptr) return accumulate<true>(addend, scale, accumulator, size);
+  accumulate<false>(addend, scale, accumulator, size);
 }
 
 // Appends the positions i + 8 * part + lane of the lanes set.
@@ -133,20 +175,22 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
   return found;
 }
 
-std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+template <bool made, bool zeroed>
+std::size_t accumulate_select(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
                               std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
   const __m256i below = _mm256_set1_epi32(static_cast<int>(lowest) - 1);  // keys are not negative as signed integers
   const __m256 factor = _mm256_set1_ps(scale);
   const auto group = [&](std::size_t i) __attribute__((always_inline)) {
     for (std::size_t half = 0; half < 64; half += 32) {
-      prefetch_32(gradient + i + half);
+      prefetch_32(addend.values + i + half);
       prefetch_32(accumulator + i + half);
     }
     __m256i any = _mm256_setzero_si256();
     for (std::size_t part = 0; part < 64; part += 8) {
       float* const place = accumulator + i + part;
-      const __m256 sum = _mm256_fmadd_ps(factor, _mm256_loadu_ps(gradient + i + part), _mm256_loadu_ps(place));
+      const __m256 before = zeroed ? kept(accumulator + i, addend.zeros[i / 64], part) : _mm256_loadu_ps(place);
+      const __m256 sum = _mm256_fmadd_ps(factor, gradient_of<made>(addend, i + part), before);
       _mm256_storeu_ps(place, sum);
       any = _mm256_or_si256(any, _mm256_cmpgt_epi32(_mm256_and_si256(_mm256_castps_si256(sum), range.magnitude), below));
     }
@@ -174,12 +218,26 @@ std::size_t accumulate_select(const float* gradient, float scale, float* accumul
         if (group(i)) found = append_few(accumulator, range, out, found, i);
     }
   }
+  if (zeroed)
+    for (std::size_t word = i / 64; 64 * word < size; ++word) write_zeros(accumulator + 64 * word, size - 64 * word, addend.zeros[word]);
   for (; i < size; ++i) {
-    accumulator[i] = __builtin_fmaf(scale, gradient[i], accumulator[i]);
+    accumulator[i] = __builtin_fmaf(scale, one_gradient_of<made>(addend, i), accumulator[i]);
     out[found] = static_cast<std::uint32_t>(i);
     found += static_cast<std::size_t>(key_of(accumulator[i]) - lowest <= span);
   }
   return found;
+}
+
+template <bool made>
+std::size_t accumulate_select_of(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                                 std::uint32_t span, std::uint32_t* out) {
+  if (addend.zeros != nullptr) return accumulate_select<made, true>(addend, scale, accumulator, size, lowest, span, out);
+  return accumulate_select<made, false>(addend, scale, accumulator, size, lowest, span, out);
+}
+std::size_t accumulate_select_any(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                                  std::uint32_t span, std::uint32_t* out) {
+  if (addend.mean != nullptr) return accumulate_select_of<true>(addend, scale, accumulator, size, lowest, span, out);
+  return accumulate_select_of<false>(addend, scale, accumulator, size, lowest, span, out);
 }
 
 std::size_t count(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span) {
@@ -304,7 +362,8 @@ void cast_half(float* values, std::size_t size) {
 }  // namespace
 
 const CpuTable& avx2_table() {
-  static constexpr CpuTable table{"cpu.avx2", accumulate, select, accumulate_select, count, sum_squares, moments, largest, cast_half};
+  static constexpr CpuTable table{"cpu.avx2", accumulate_any, select,   accumulate_select_any, count, sum_squares,
+                                  moments,    largest,        cast_half};
   return table;
 }
 

@@ -24,15 +24,56 @@ void prefetch_64(const float* values) {
 // The lanes below `rest`, at most 16.
 __mmask16 first_lanes(std::size_t rest) { return static_cast<__mmask16>(rest >= 16 ? 0xffffU : (1U << rest) - 1U); }
 
-void accumulate(const float* gradient, float scale, float* accumulator, std::size_t size) {
+// Entries of `values` (16 of them from `part` on in a group of 64) where the group's bits are not set, zero elsewhere.
+__m512 kept(const float* values, std::uint64_t zeros, std::size_t part) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(~zeros >> part), values + part);
+}
+
+// Sixteen elements of the gradient, those of `lanes`.
+template <bool made>
+__m512 gradient_of(const CpuAddend& addend, std::size_t i, __mmask16 lanes) {
+  const __m512 values = _mm512_maskz_loadu_ps(lanes, addend.values + i);
+  if (!made) return values;
+  const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(addend.sign), _mm512_maskz_loadu_ps(lanes, addend.deviation + i));
+  return _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, addend.mean + i), _mm512_mul_ps(factor, values));
+}
+template <bool made>
+__m512 gradient_of(const CpuAddend& addend, std::size_t i) {
+  const __m512 values = _mm512_loadu_ps(addend.values + i);
+  if (!made) return values;
+  const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(addend.sign), _mm512_loadu_ps(addend.deviation + i));
+  return _mm512_add_ps(_mm512_loadu_ps(addend.mean + i), _mm512_mul_ps(factor, values));
+}
+
+template <bool made>
+void accumulate(const CpuAddend& addend, float scale, float* accumulator, std::size_t size) {
   const __m512 factor = _mm512_set1_ps(scale);
   std::size_t i = 0;
+  if (addend.zeros != nullptr) {
+    for (; i + 64 <= size; i += 64) {
+      if (made) prefetch_64(addend.values + i);
+      prefetch_64(accumulator + i);
+      for (std::size_t part = 0; part < 64; part += 16)
+        _mm512_storeu_ps(accumulator + i + part,
+                         _mm512_fmadd_ps(factor, gradient_of<made>(addend, i + part), kept(accumulator + i, addend.zeros[i / 64], part)));
+    }
+    for (; i < size; i += 16) {
+      const __mmask16 lanes = first_lanes(size - i), left = static_cast<__mmask16>(lanes & (~addend.zeros[i / 64] >> (i % 64)));
+      const __m512 before = _mm512_maskz_loadu_ps(left, accumulator + i);
+      _mm512_mask_storeu_ps(accumulator + i, lanes, _mm512_fmadd_ps(factor, gradient_of<made>(addend, i, lanes), before));
+    }
+    return;
+  }
   for (; i + 16 <= size; i += 16)
-    _mm512_storeu_ps(accumulator + i, _mm512_fmadd_ps(factor, _mm512_loadu_ps(gradient + i), _mm512_loadu_ps(accumulator + i)));
+    _mm512_storeu_ps(accumulator + i, _mm512_fmadd_ps(factor, gradient_of<made>(addend, i), _mm512_loadu_ps(accumulator + i)));
   if (i == size) return;
   const __mmask16 lanes = first_lanes(size - i);
-  const __m512 sum = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(lanes, gradient + i), _mm512_maskz_loadu_ps(lanes, accumulator + i));
-  _mm512_mask_storeu_ps(accumulator + i, lanes, sum);
+  const __m512 before = _mm512_maskz_loadu_ps(lanes, accumulator + i);
+  _mm512_mask_storeu_ps(accumulator + i, lanes, _mm512_fmadd_ps(factor, gradient_of<made>(addend, i, lanes), before));
+}
+void accumulate_any(const CpuAddend& addend, float scale, float* accumulator, std::size_t size) {
+  if (addend.mean != nullptr) return accumulate<true>(addend, scale, accumulator, size);
+  accumulate<false>(addend, scale, accumulator, size);
 }
 
 // Compression to a register and a full store: compression to memory is microcoded on Zen 4 and 5.
@@ -88,17 +129,19 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
   return found;
 }
 
-std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+template <bool made, bool zeroed>
+std::size_t accumulate_select(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
                               std::uint32_t span, std::uint32_t* out) {
   const Range range = make_range(lowest, span);
   const __m512 factor = _mm512_set1_ps(scale);
   const auto group = [&](std::size_t i) {
-    prefetch_64(gradient + i);
+    prefetch_64(addend.values + i);
     prefetch_64(accumulator + i);
     Lanes lanes;
     for (std::size_t part = 0; part < 4; ++part) {
       float* const place = accumulator + i + 16 * part;
-      const __m512 sum = _mm512_fmadd_ps(factor, _mm512_loadu_ps(gradient + i + 16 * part), _mm512_loadu_ps(place));
+      const __m512 before = zeroed ? kept(accumulator + i, addend.zeros[i / 64], 16 * part) : _mm512_loadu_ps(place);
+      const __m512 sum = _mm512_fmadd_ps(factor, gradient_of<made>(addend, i + 16 * part), before);
       _mm512_storeu_ps(place, sum);
       lanes.lanes[part] = inside(_mm512_castps_si512(sum), range);
     }
@@ -119,12 +162,25 @@ std::size_t accumulate_select(const float* gradient, float scale, float* accumul
   const __m512i start = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (; i < size; i += 16) {
     const __mmask16 valid = first_lanes(size - i);
-    const __m512 sum = _mm512_fmadd_ps(factor, _mm512_maskz_loadu_ps(valid, gradient + i), _mm512_maskz_loadu_ps(valid, accumulator + i));
+    const __mmask16 left = zeroed ? static_cast<__mmask16>(valid & (~addend.zeros[i / 64] >> (i % 64))) : valid;
+    const __m512 sum = _mm512_fmadd_ps(factor, gradient_of<made>(addend, i, valid), _mm512_maskz_loadu_ps(left, accumulator + i));
     _mm512_mask_storeu_ps(accumulator + i, valid, sum);
     const __mmask16 lanes = static_cast<__mmask16>(inside(_mm512_castps_si512(sum), range) & valid);
     found = append(out, found, lanes, _mm512_add_epi32(start, _mm512_set1_epi32(static_cast<int>(i))));
   }
   return found;
+}
+
+template <bool made>
+std::size_t accumulate_select_of(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                                 std::uint32_t span, std::uint32_t* out) {
+  if (addend.zeros != nullptr) return accumulate_select<made, true>(addend, scale, accumulator, size, lowest, span, out);
+  return accumulate_select<made, false>(addend, scale, accumulator, size, lowest, span, out);
+}
+std::size_t accumulate_select_any(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+                                  std::uint32_t span, std::uint32_t* out) {
+  if (addend.mean != nullptr) return accumulate_select_of<true>(addend, scale, accumulator, size, lowest, span, out);
+  return accumulate_select_of<false>(addend, scale, accumulator, size, lowest, span, out);
 }
 
 std::size_t count(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span) {
@@ -249,7 +305,8 @@ void cast_half(float* values, std::size_t size) {
 }  // namespace
 
 const CpuTable& avx512_table() {
-  static constexpr CpuTable table{"cpu.avx512", accumulate, select, accumulate_select, count, sum_squares, moments, largest, cast_half};
+  static constexpr CpuTable table{"cpu.avx512", accumulate_any, select,   accumulate_select_any, count, sum_squares,
+                                  moments,      largest,        cast_half};
   return table;
 }
 

@@ -9,11 +9,27 @@ namespace {
 
 std::uint32_t key_of(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU; }
 
-void accumulate(const float* gradient, float scale, float* accumulator, std::size_t size) {
+constexpr std::size_t kPiece = 1024;  // stays in the first-level cache
+
+void accumulate_values(const float* gradient, float scale, float* accumulator, std::size_t size) {
   if (scale == 1.0F) {
     for (std::size_t i = 0; i < size; ++i) accumulator[i] = accumulator[i] + gradient[i];
   } else {
     for (std::size_t i = 0; i < size; ++i) accumulator[i] = std::fma(scale, gradient[i], accumulator[i]);
+  }
+}
+
+void accumulate(const CpuAddend& addend, float scale, float* accumulator, std::size_t size) {
+  if (addend.zeros != nullptr)
+    for (std::size_t i = 0; i < size; ++i)
+      if ((addend.zeros[i / 64] >> (i % 64) & 1U) != 0) accumulator[i] = 0;
+  if (addend.mean == nullptr) return accumulate_values(addend.values, scale, accumulator, size);
+  float made[kPiece];
+  for (std::size_t begin = 0; begin < size; begin += kPiece) {
+    const std::size_t piece = size - begin < kPiece ? size - begin : kPiece;
+    for (std::size_t i = 0; i < piece; ++i)
+      made[i] = addend.mean[begin + i] + addend.sign * addend.deviation[begin + i] * addend.values[begin + i];
+    accumulate_values(made, scale, accumulator + begin, piece);
   }
 }
 
@@ -27,13 +43,15 @@ std::size_t select(const float* values, std::size_t size, std::uint32_t lowest, 
 }
 
 // Two passes over pieces that stay in the first-level cache: in one loop the compiler would not vectorise the sums.
-std::size_t accumulate_select(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+std::size_t accumulate_select(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
                               std::uint32_t span, std::uint32_t* out) {
-  constexpr std::size_t kPiece = 1024;
   std::size_t found = 0;
   for (std::size_t begin = 0; begin < size; begin += kPiece) {
     const std::size_t piece = size - begin < kPiece ? size - begin : kPiece;
-    accumulate(gradient + begin, scale, accumulator + begin, piece);
+    const bool made = addend.mean != nullptr;
+    accumulate({addend.values + begin, made ? addend.mean + begin : nullptr, made ? addend.deviation + begin : nullptr, addend.sign,
+                addend.zeros == nullptr ? nullptr : addend.zeros + begin / 64},
+               scale, accumulator + begin, piece);
     std::uint32_t* const start = out + found;
     const std::size_t more = select(accumulator + begin, piece, lowest, span, start);
     for (std::size_t i = 0; i < more; ++i) start[i] += static_cast<std::uint32_t>(begin);

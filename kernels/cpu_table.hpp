@@ -15,15 +15,25 @@ namespace sparscale::kernels {
 /// Slots past the last result that CpuTable::select may overwrite.
 inline constexpr std::size_t kSelectSlack = 64;
 
+/// Addend (kernels.hpp): values, or mean + sign * deviation * values where there is a mean; bits of accumulators that count as zero, or
+/// null.
+struct CpuAddend {
+  const float* values;
+  const float* mean;
+  const float* deviation;
+  float sign;
+  const std::uint64_t* zeros;
+};
+
 struct CpuTable {
   const char* name;
   /// accumulator[i] = fma(scale, gradient[i], accumulator[i]).
-  void (*accumulate)(const float* gradient, float scale, float* accumulator, std::size_t size);
+  void (*accumulate)(const CpuAddend& addend, float scale, float* accumulator, std::size_t size);
   /// Writes every i < size (below 2^32) with lowest <= key(values[i]) <= lowest + span, ascending; returns how many. `out` has room for
   /// size + kSelectSlack. key = bits of |x|.
   std::size_t (*select)(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span, std::uint32_t* out);
   /// accumulate, then select from the accumulator, in one pass.
-  std::size_t (*accumulate_select)(const float* gradient, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
+  std::size_t (*accumulate_select)(const CpuAddend& addend, float scale, float* accumulator, std::size_t size, std::uint32_t lowest,
                                    std::uint32_t span, std::uint32_t* out);
   /// How many select would write; size below 2^35.
   std::size_t (*count)(const float* values, std::size_t size, std::uint32_t lowest, std::uint32_t span);

@@ -235,6 +235,20 @@ CountedList merged(const CountedList& a, const CountedList& b) {
   return result;
 }
 
+void check_addend(const Addend& addend, std::span<const float> accumulator) {
+  const bool zeros = addend.zeros.empty() || addend.zeros.size() == (accumulator.size() + 63) / 64;
+  if (addend.values.size() != accumulator.size() || !zeros || (addend.mean == nullptr) != (addend.deviation == nullptr))
+    throw std::invalid_argument("add: sizes differ");
+}
+
+CpuAddend plain(const float* gradient) { return {gradient, nullptr, nullptr, 1, nullptr}; }
+// From element `begin` on, a multiple of 64.
+CpuAddend part_of(const Addend& addend, std::size_t begin) {
+  return {addend.values.data() + begin, addend.mean == nullptr ? nullptr : addend.mean + begin,
+          addend.mean == nullptr ? nullptr : addend.deviation + begin, addend.sign,
+          addend.zeros.empty() ? nullptr : addend.zeros.data() + begin / 64};
+}
+
 class CpuKernels final : public Kernels {
  public:
   CpuKernels(const CpuTable& table, int threads)
@@ -247,7 +261,14 @@ class CpuKernels final : public Kernels {
   void accumulate(std::span<const float> gradient, float scale, std::span<float> accumulator) const override {
     if (gradient.size() != accumulator.size()) throw std::invalid_argument("accumulate: sizes differ");
     in_parts(gradient.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
-      table_.accumulate(gradient.data() + begin, scale, accumulator.data() + begin, end - begin);
+      table_.accumulate(plain(gradient.data() + begin), scale, accumulator.data() + begin, end - begin);
+    });
+  }
+
+  void add(const Addend& addend, float scale, std::span<float> accumulator) const override {
+    check_addend(addend, accumulator);
+    in_parts(accumulator.size(), [&](std::size_t, std::size_t begin, std::size_t end) {
+      table_.accumulate(part_of(addend, begin), scale, accumulator.data() + begin, end - begin);
     });
   }
 
@@ -265,7 +286,18 @@ class CpuKernels final : public Kernels {
     Key lowest = 0;
     if (!threshold_key(threshold, lowest)) return accumulate(gradient, scale, accumulator);
     select_blocks(gradient.size(), first, indices, [&](std::size_t begin, std::size_t size, std::uint32_t* out) {
-      return table_.accumulate_select(gradient.data() + begin, scale, accumulator.data() + begin, size, lowest, kInfinity - lowest, out);
+      return table_.accumulate_select(plain(gradient.data() + begin), scale, accumulator.data() + begin, size, lowest, kInfinity - lowest,
+                                      out);
+    });
+  }
+
+  void add_select(const Addend& addend, float scale, std::span<float> accumulator, float threshold, Index first,
+                  std::vector<Index>& indices) const override {
+    check_addend(addend, accumulator);
+    Key lowest = 0;
+    if (!threshold_key(threshold, lowest)) return add(addend, scale, accumulator);
+    select_blocks(accumulator.size(), first, indices, [&](std::size_t begin, std::size_t size, std::uint32_t* out) {
+      return table_.accumulate_select(part_of(addend, begin), scale, accumulator.data() + begin, size, lowest, kInfinity - lowest, out);
     });
   }
 
@@ -349,11 +381,11 @@ class CpuKernels final : public Kernels {
     filter(
         size, most_candidates(size, wanted), accumulator.data(),
         [&](std::size_t begin, std::size_t count, std::uint32_t* offsets) {
-          return table_.accumulate_select(gradient.data() + begin, scale, accumulator.data() + begin, count, bound, kLargest - bound,
+          return table_.accumulate_select(plain(gradient.data() + begin), scale, accumulator.data() + begin, count, bound, kLargest - bound,
                                           offsets);
         },
         [&](std::size_t begin, std::size_t end) {
-          table_.accumulate(gradient.data() + begin, scale, accumulator.data() + begin, end - begin);
+          table_.accumulate(plain(gradient.data() + begin), scale, accumulator.data() + begin, end - begin);
         });
     if (!topk_of_candidates(size, wanted, first, out)) topk_by_histogram(accumulator, wanted, first, out);
     indices.resize(old + wanted);
@@ -829,7 +861,7 @@ class CpuKernels final : public Kernels {
     for (std::size_t run = 0; run < runs; ++run) {
       const std::size_t place = run * stratum + mix64(run) % (stratum - kRun + 1);
       std::copy_n(values.data() + place, kRun, sample + run * kRun);
-      if (gradient != nullptr) table_.accumulate(gradient + place, scale, sample + run * kRun, kRun);
+      if (gradient != nullptr) table_.accumulate(plain(gradient + place), scale, sample + run * kRun, kRun);
     }
     const double expected = static_cast<double>(wanted) * static_cast<double>(sampled) / n;
     float* const consumed = sample + sampled;
@@ -929,6 +961,33 @@ void Kernels::accumulate_select(std::span<const float> gradient, float scale, st
                                 std::vector<Index>& indices) const {
   accumulate(gradient, scale, accumulator);
   threshold_select(accumulator, threshold, first, indices);
+}
+
+namespace {
+
+// Writes the zeros of the addend; its gradient, in `made` where it does not lie in memory.
+std::span<const float> write_down(const Addend& addend, std::span<float> accumulator, std::vector<float>& made) {
+  check_addend(addend, accumulator);
+  for (std::size_t word = 0; word < addend.zeros.size(); ++word)
+    for (std::uint64_t bits = addend.zeros[word]; bits != 0; bits &= bits - 1)
+      if (const std::size_t i = 64 * word + static_cast<std::size_t>(std::countr_zero(bits)); i < accumulator.size()) accumulator[i] = 0;
+  if (addend.mean == nullptr) return addend.values;
+  made.resize(accumulator.size());
+  for (std::size_t i = 0; i < made.size(); ++i) made[i] = addend.mean[i] + addend.sign * addend.deviation[i] * addend.values[i];
+  return made;
+}
+
+}  // namespace
+
+void Kernels::add(const Addend& addend, float scale, std::span<float> accumulator) const {
+  std::vector<float> made;
+  accumulate(write_down(addend, accumulator, made), scale, accumulator);
+}
+
+void Kernels::add_select(const Addend& addend, float scale, std::span<float> accumulator, float threshold, Index first,
+                         std::vector<Index>& indices) const {
+  std::vector<float> made;
+  accumulate_select(write_down(addend, accumulator, made), scale, accumulator, threshold, first, indices);
 }
 
 void Kernels::accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,

@@ -44,6 +44,16 @@ struct Moments {
   friend bool operator==(const Moments&, const Moments&) = default;
 };
 
+/// A gradient that need not lie in memory, and what it is added to.
+struct Addend {
+  std::span<const float> values;  // the gradient, or with a mean: gradient[i] = mean[i] + (sign * deviation[i]) * values[i], each rounded
+  const float* mean = nullptr;
+  const float* deviation = nullptr;
+  float sign = 1;
+  /// Entry i of the accumulator counts as zero where bit i mod 64 of zeros[i / 64] is set: a word for every 64 entries begun, or none.
+  std::span<const std::uint64_t> zeros = {};
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -71,6 +81,10 @@ class Kernels {
   /// accumulate, then threshold_select of the accumulator: the same result in one pass over memory.
   virtual void accumulate_select(std::span<const float> gradient, float scale, std::span<float> accumulator, float threshold, Index first,
                                  std::vector<Index>& indices) const;
+  /// accumulate and accumulate_select of an addend: the same as to write its zeros and its gradient before, in one pass over memory.
+  virtual void add(const Addend& addend, float scale, std::span<float> accumulator) const;
+  virtual void add_select(const Addend& addend, float scale, std::span<float> accumulator, float threshold, Index first,
+                          std::vector<Index>& indices) const;
   /// accumulate, then topk of the accumulator: the same result in about one pass over memory.
   virtual void accumulate_topk(std::span<const float> gradient, float scale, std::span<float> accumulator, Index k, Index first,
                                std::vector<Index>& indices) const;

@@ -28,6 +28,36 @@ __attribute__((target("avx512f"))) void clear_16(float* values, std::size_t word
 }
 #endif
 
+__attribute__((always_inline)) inline void drain(std::span<std::uint64_t> words, std::int64_t first, std::int64_t* out) {
+  for (std::uint64_t& word : words) {
+    std::uint64_t left = word;
+    word = 0;
+    std::int64_t* const next = out + std::popcount(left);
+    // Most words have none to two: two are written whether they are there or not, so that no branch depends on it.
+    out[0] = first + std::countr_zero(left);
+    left &= left - 1;
+    out[1] = first + std::countr_zero(left);
+    left &= left - 1;
+    for (out += 2; left != 0; left &= left - 1) *out++ = first + std::countr_zero(left);
+    out = next;
+    first += 64;
+  }
+}
+void drain_plainly(std::span<std::uint64_t> words, std::int64_t first, std::int64_t* out) { drain(words, first, out); }
+#ifdef __x86_64__
+__attribute__((target("popcnt,bmi"))) void drain_fast(std::span<std::uint64_t> words, std::int64_t first, std::int64_t* out) {
+  drain(words, first, out);
+}
+#endif
+using Drain = void (*)(std::span<std::uint64_t>, std::int64_t, std::int64_t*);
+Drain fastest_drain() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi")) return drain_fast;
+#endif
+  return drain_plainly;
+}
+const Drain fast_drain = fastest_drain();
+
 using Clear = void (*)(float*, std::size_t, const std::uint64_t*);
 Clear fastest() {
 #ifdef __x86_64__
@@ -43,6 +73,8 @@ void mark_bits(std::span<const std::int64_t> indices, std::int64_t elements, std
   words.assign(static_cast<std::size_t>((elements + 63) / 64), 0);
   for (const std::int64_t index : indices) words[static_cast<std::size_t>(index / 64)] |= std::uint64_t{1} << (index % 64);
 }
+
+void drain_bits(std::span<std::uint64_t> words, std::int64_t first, std::int64_t* out) { fast_drain(words, first, out); }
 
 void clear_where(std::span<float> values, const std::uint64_t* words) {
   const std::size_t whole = values.size() / 64, rest = values.size() % 64;

@@ -49,8 +49,9 @@ std::uint64_t expansion_self_check_memory_bytes(const traces::Trace& trace, cons
     over_sample.memory.mode = MemoryChoice::Mode::full;
     return expansion_self_check_memory_bytes(traces::sample_rows(trace, options.memory.fraction, options.seed).trace, over_sample);
   }
-  // Counts per iteration, an accumulator and what a selection of it needs at most, beside one generator at a time.
-  const auto vectors = static_cast<std::uint64_t>(iterations_of(trace, options.workers)) + 4;
+  // Counts per iteration; for each thread an accumulator, what a selection of it needs at most and a gradient; one generator at a time.
+  const auto threads = static_cast<std::uint64_t>(std::min<std::int64_t>(options.threads, options.workers));
+  const auto vectors = static_cast<std::uint64_t>(iterations_of(trace, options.workers)) + 4 * threads;
   return checked_multiply(4 * vectors, static_cast<std::uint64_t>(trace.gradients()), "bytes of a self-check") +
          traces::expansion_memory_bytes(
              trace, {.method = options.expansion, .workers = options.workers, .captured = options.captured, .seed = options.seed});
@@ -65,7 +66,7 @@ Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& optio
     return check;
   }
   traces::ExpansionOptions expansion{
-      .method = options.expansion, .workers = options.workers, .captured = options.captured, .seed = options.seed};
+      .method = options.expansion, .workers = options.workers, .captured = options.captured, .seed = options.seed, .any_order = true};
   const traces::ExpansionChoice choice = traces::choose_expansion(trace, expansion);
   if (options.workers <= choice.captured) return {};
   const bool valid = options.density > 0 && options.density <= 1;
@@ -79,7 +80,7 @@ Json expansion_self_check(const traces::Trace& trace, const ReplayOptions& optio
   const bool scaled = options.lr_in_accumulator && !trace.info().learning_rate.empty();
   const std::vector<double> learning_rate = scaled ? trace.info().learning_rate : std::vector<double>();
   const auto counts_of = [&](const std::unique_ptr<traces::GradientSource>& source) {
-    return topk_selection_counts(*source, learning_rate, options.error_feedback, k, iterations);
+    return topk_selection_counts(*source, learning_rate, options.error_feedback, k, iterations, options.threads);
   };
   // One generator at a time: that of hybrid holds several times the trace.
   const double projected = build_up(counts_of(traces::make_gradient_source(trace, expansion)), k);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <exception>
 #include <iterator>
@@ -19,6 +20,7 @@
 #include "sim/clear_where.hpp"
 #include "sim/ranks.hpp"
 #include "sim/sparsifier.hpp"
+#include "sim/sparsifiers/common.hpp"
 #include "sim/wire_format.hpp"
 #include "traces/row_sample.hpp"
 
@@ -28,6 +30,8 @@ namespace {
 // Elements that are added, checked and normed at a time: a piece of gradient and of residual stay in cache until they are scanned. Norms
 // are summed by these pieces, so they do not depend on the order in which a sparsifier reads.
 constexpr Index piece_elements = 16384;
+// Elements that are made at a time.
+constexpr Index made_elements = 4096;
 
 std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
 
@@ -117,8 +121,16 @@ void check_memory(std::uint64_t needed, const ReplayOptions& options) {
                        ", f16, disk[:FOLDER] and recompute)");
 }
 
+// Whether gradients may come in any order: by the sparsifier and its parameters alone, so that the order, and with it the last bits of
+// norms, does not depend on anything else.
+bool takes_any_order(const ReplayOptions& options) {
+  const SparsifierInfo& info = find_sparsifier(options.sparsifier);
+  return options.any_order && info.any_order && info.any_order(resolve_parameters(info, options.parameters, "", "/parameters"));
+}
+
 traces::ExpansionOptions expansion_options(const ReplayOptions& options) {
   traces::ExpansionOptions expansion;
+  expansion.any_order = takes_any_order(options);
   expansion.method = options.expansion;
   expansion.workers = options.workers;
   expansion.captured = options.captured;
@@ -130,6 +142,7 @@ traces::ExpansionOptions expansion_options(const ReplayOptions& options) {
 double take(std::span<float> values, std::span<const Index> indices) {
   double sums[4] = {0, 0, 0, 0};
   for (std::size_t i = 0; i < indices.size(); ++i) {
+    __builtin_prefetch(&values[static_cast<std::size_t>(indices[std::min(i + 48, indices.size() - 1)])], 1);
     float& value = values[static_cast<std::size_t>(indices[i])];
     sums[i % 4] += static_cast<double>(value) * static_cast<double>(value);
     value = 0;
@@ -168,6 +181,7 @@ struct Replay::State : public AccumulatorView {
     std::int64_t held = -1;
     Index from = 0, filled = 0;
     std::unordered_set<const float*> finite;  // pieces that lie ready and have been looked at
+    std::vector<float> in_model_order;        // what a range is handed out from where accumulators lie in another order
   };
   // Selects while a piece is accumulated.
   struct Wanted {
@@ -202,9 +216,15 @@ struct Replay::State : public AccumulatorView {
     if (together) return self->range_from_owner(worker, begin, end);
     Lane& own = self->lane();
     self->turn_to(own, worker);
-    self->seek(own, begin);
-    self->reach(own, worker, end);
-    return {values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)};
+    const Segment places = places_of(begin, end);
+    self->seek(own, places.begin);
+    self->reach(own, worker, places.end);
+    if (order == nullptr) return {values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)};
+    own.in_model_order.resize(static_cast<std::size_t>(end - begin));
+    const float* const values = values_of(own, worker);
+    for (Index i = begin; i < end; ++i)
+      own.in_model_order[static_cast<std::size_t>(i - begin)] = values[order->place[static_cast<std::size_t>(i)]];
+    return own.in_model_order;
   }
 
   void each_worker(std::int64_t workers, const std::function<void(std::int64_t)>& work,
@@ -247,18 +267,29 @@ struct Replay::State : public AccumulatorView {
                                    [&](std::vector<Index>& list) { select_at_least(worker, begin, end, threshold, with, list); });
     Lane& own = self->lane();
     self->turn_to(own, worker);
-    self->seek(own, begin);
+    if (order == nullptr) return self->select_places(own, worker, begin, end, threshold, with, indices);
+    const Segment places = places_of(begin, end);
+    std::vector<Index>& found = work_space().places;
+    found.clear();
+    self->select_places(own, worker, places.begin, places.end, threshold, with, found);
+    add_elements(found, begin, end, indices);
+  }
+
+  // Of the places [begin, end), which are the elements where accumulators lie in the model's order.
+  void select_places(Lane& own, std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& with,
+                     std::vector<Index>& places) {
+    seek(own, begin);
     for (Index first = begin; first < end;) {
       const Index piece = first / piece_elements * piece_elements, piece_end = std::min(shape.gradients, piece + piece_elements);
       const Index stop = std::min(end, piece_end);
-      self->reach(own, worker, piece);
+      reach(own, worker, piece);
       const bool whole = first == piece && stop == piece_end;
       if (whole && progress(own, worker) == piece) {
-        const Wanted wanted{threshold, &indices};
-        self->add_piece(own, worker, piece, piece_end - piece, &wanted);
+        const Wanted wanted{threshold, &places};
+        add_piece(own, worker, piece, piece_end - piece, &wanted);
       } else {
-        self->reach(own, worker, stop);
-        with.threshold_select({values_of(own, worker) + first, static_cast<std::size_t>(stop - first)}, threshold, first, indices);
+        reach(own, worker, stop);
+        with.threshold_select({values_of(own, worker) + first, static_cast<std::size_t>(stop - first)}, threshold, first, places);
       }
       first = stop;
     }
@@ -266,36 +297,128 @@ struct Replay::State : public AccumulatorView {
 
   // What reaches a bound that the last iteration suggests is selected while it is accumulated; the k largest are among it when it is k or
   // more. So the bound decides the cost, never the result.
-  void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& with,
-            std::vector<Index>& indices) const override {
+  float topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& with,
+             std::vector<Index>& indices) const override {
     State* const self = const_cast<State*>(this);
-    if (together) return self->list_from_owner(worker, indices, [&](std::vector<Index>& list) { topk(worker, begin, end, k, with, list); });
+    if (together) {
+      float least = 0;
+      self->list_from_owner(worker, indices, [&](std::vector<Index>& list) { least = topk(worker, begin, end, k, with, list); });
+      options.ranks->broadcast(std::as_writable_bytes(std::span(&least, 1)), options.ranks->owner_of(worker, shape.workers));
+      return least;
+    }
     const bool everywhere = begin == 0 && end == shape.gradients && k > 0 && k < end;
     float* const bound = everywhere ? &self->topk_bound[static_cast<std::size_t>(worker)] : nullptr;
-    const std::size_t old = indices.size();
-    bool found = false;
+    // The same places for other elements: a tie would go to the lower place.
+    const Segment places = places_of(begin, end);
+    const bool complete = places.begin == begin && places.end == end;
+    std::vector<Index>& found = work_space().chosen;
+    found.clear();
+    Lane& own = self->lane();
+    self->turn_to(own, worker);
+    bool unique = order == nullptr || !complete;
+    float least = std::numeric_limits<float>::quiet_NaN();
     if (bound != nullptr && *bound > 0) {
-      static thread_local std::vector<Index> candidates, places;
-      static thread_local std::vector<float> magnitudes;
+      std::vector<Index>& candidates = work_space().candidates;
+      std::vector<float>& magnitudes = work_space().magnitudes;
       candidates.clear();
-      select_at_least(worker, begin, end, *bound, with, candidates);
-      found = std::ssize(candidates) >= k;
-      if (found) {
+      self->select_places(own, worker, begin, end, *bound, with, candidates);
+      if (std::ssize(candidates) >= k) {
         magnitudes.resize(candidates.size());
-        with.gather(range(worker, begin, end), candidates, 0, magnitudes);
-        places.clear();
-        with.topk(magnitudes, k, 0, places);
-        indices.reserve(old + places.size());
-        for (const Index place : places) indices.push_back(candidates[static_cast<std::size_t>(place)]);
+        with.gather({values_of(own, worker), static_cast<std::size_t>(end)}, candidates, 0, magnitudes);
+        with.topk(magnitudes, k, 0, found);
+        least = least_magnitude(magnitudes, found, 0);
+        if (!unique) unique = with.count(magnitudes, least) == k;
+        for (Index& place : found) place = candidates[static_cast<std::size_t>(place)];
       }
     }
-    if (!found) with.topk(range(worker, begin, end), k, begin, indices);
-    if (bound == nullptr) return;
-    const std::span<const float> values = range(worker, begin, end);
-    float smallest = std::numeric_limits<float>::infinity();
-    for (std::size_t i = old; i < indices.size(); ++i)
-      smallest = std::min(smallest, std::abs(values[static_cast<std::size_t>(indices[i])]));
-    *bound = topk_margin * smallest;
+    if (found.empty()) {
+      if (order == nullptr || !complete) {
+        const std::span<const float> values = range(worker, begin, end);
+        with.topk(values, k, begin, found);
+        least = least_magnitude(values, found, begin);
+      } else {
+        self->seek(own, begin);
+        self->reach(own, worker, end);
+        const std::span<const float> values(values_of(own, worker) + begin, static_cast<std::size_t>(end - begin));
+        with.topk(values, k, begin, found);
+        least = least_magnitude(values, found, begin);
+        unique = with.count(values, least) == std::ssize(found);
+      }
+    }
+    if (bound != nullptr) *bound = topk_margin * least;
+    if (order != nullptr && complete && unique) {
+      add_elements(found, begin, end, indices);
+    } else if (order != nullptr && complete) {
+      with.topk(range(worker, begin, end), k, begin, indices);
+    } else {
+      indices.insert(indices.end(), found.begin(), found.end());
+    }
+    return least;
+  }
+
+  // ---- another order of elements ----
+
+  // What one thread reuses.
+  struct WorkSpace {
+    std::vector<Index> places, chosen, candidates;
+    std::vector<float> magnitudes;
+    std::vector<std::uint64_t> bits;  // all zero between calls
+  };
+  static WorkSpace& work_space() {
+    static thread_local WorkSpace space;
+    return space;
+  }
+
+  // The least range of places that has the elements [begin, end).
+  Segment places_of(Index begin, Index end) const {
+    if (order == nullptr) return {begin, end};
+    const std::vector<std::int64_t>& bounds = order->bounds;
+    return {*std::prev(std::upper_bound(bounds.begin(), bounds.end(), begin)), *std::lower_bound(bounds.begin(), bounds.end(), end)};
+  }
+
+  static constexpr std::size_t prefetched = 24;  // look-ups in memory that are under way at a time
+  // Appends the elements in [begin, end) that stand at the places, ascending.
+  void add_elements(std::span<const Index> places, Index begin, Index end, std::vector<Index>& elements) const {
+    const std::int32_t* const element = order->element.data();
+    if (places.size() < 64) {
+      const std::size_t old = elements.size();
+      for (const Index place : places)
+        if (const Index at = element[place]; begin <= at && at < end) elements.push_back(at);
+      std::sort(elements.begin() + static_cast<std::ptrdiff_t>(old), elements.end());
+      return;
+    }
+    // A bit for each element: reading them is sorting.
+    std::vector<std::uint64_t>& bits = work_space().bits;
+    const std::size_t words = static_cast<std::size_t>(end - begin + 63) / 64;
+    if (bits.size() < words) bits.resize(words);
+    const std::size_t old = elements.size();
+    elements.resize(old + places.size() + drained_slack);
+    Index* const out = elements.data() + old;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      __builtin_prefetch(element + places[std::min(i + prefetched, places.size() - 1)]);
+      out[count] = element[places[i]] - begin;
+      count += static_cast<std::size_t>(static_cast<std::uint64_t>(out[count]) < static_cast<std::uint64_t>(end - begin));
+    }
+    for (std::size_t i = 0; i < count; ++i) bits[static_cast<std::size_t>(out[i]) / 64] |= std::uint64_t{1} << (out[i] % 64);
+    drain_bits({bits.data(), words}, begin, out);
+    elements.resize(old + count);
+  }
+
+  // Where ascending elements stand, ascending; `elements` themselves in the model's order.
+  std::span<const Index> places_of(std::span<const Index> elements, std::vector<Index>& places) const {
+    if (order == nullptr) return elements;
+    places.resize(elements.size() + drained_slack);
+    std::vector<std::uint64_t>& bits = work_space().bits;
+    const std::size_t words = static_cast<std::size_t>(shape.gradients + 63) / 64;
+    if (bits.size() < words) bits.resize(words);
+    for (const Index element : elements) {
+      const auto place = static_cast<std::size_t>(order->place[static_cast<std::size_t>(element)]);
+      bits[place / 64] |= std::uint64_t{1} << (place % 64);
+    }
+    drain_bits({bits.data(), words}, 0, places.data());
+    places.resize(elements.size());
+    return places;
   }
 
   // ---- several processes ----
@@ -466,6 +589,7 @@ struct Replay::State : public AccumulatorView {
     const std::size_t at = static_cast<std::size_t>(worker);
     const std::span<float> sums(values_of(own, worker) + first, static_cast<std::size_t>(size));
     const bool again = first < reached[at];  // these elements have been accumulated in this iteration
+    bool zeros_at_once = false;              // entries that are to become zero do so while the gradient is added
     if (options.memory.mode == MemoryChoice::Mode::recompute && !stateful) {
       std::fill(sums.begin(), sums.end(), 0.0F);
       for (std::int64_t before = 0; before < iteration; ++before) {
@@ -479,7 +603,8 @@ struct Replay::State : public AccumulatorView {
       if (!in_place() || !again) std::fill(sums.begin(), sums.end(), 0.0F);
     } else {
       if (!in_place()) residuals->load(worker, first, sums);
-      if (!again) clear_pending(worker, first, sums);
+      zeros_at_once = !again && plain && in_place() && pending && !pending_bits.empty();
+      if (!again && !zeros_at_once) clear_pending(worker, first, sums);
     }
     if (again && residuals && !in_place()) {  // what is stored are the accumulators
       residuals->load(worker, first, sums);
@@ -487,20 +612,34 @@ struct Replay::State : public AccumulatorView {
       own.filled = first + size;
       return;
     }
-    const std::span<const float> piece = gradient_piece(own, iteration, worker, first, size);
-    if (!own.source->lies_ready() || !own.finite.contains(piece.data())) {
-      float largest = 0;
-      kernels.block_maxima(piece, size, {&largest, 1});
-      if (!std::isfinite(largest)) refuse_non_finite(worker, first, piece);
-      if (own.source->lies_ready()) own.finite.insert(piece.data());
-    }
     const bool halves = residuals && !in_place();
-    if (wanted != nullptr && plain && !halves) {
-      kernels.accumulate_select(piece, scale, sums, wanted->threshold, first, *wanted->indices);
-    } else {
-      sparsifier->accumulate(worker, first, piece, scale, sums, kernels);
-      if (halves) residuals->store(worker, first, sums);
-      if (wanted != nullptr) kernels.threshold_select(sums, wanted->threshold, first, *wanted->indices);
+    // What is made piece by piece is used while it is in the first-level cache.
+    const bool made = plain && !halves && own.source->by_pieces() && !own.source->lies_ready();
+    Index step = size;
+    for (Index begin = first; begin < first + size; begin += step) {
+      traces::GradientForm form;
+      step = first + size - begin;
+      // A layer may end in the piece.
+      bool formed = made && own.source->form(iteration, worker, begin, begin + step, form);
+      if (made && !formed && step > made_elements) {
+        step = made_elements;
+        formed = own.source->form(iteration, worker, begin, begin + step, form);
+      }
+      if (formed) {
+        add_plainly({{form.values, static_cast<std::size_t>(step)}, form.mean, form.deviation, form.sign},
+                    sums.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(step)), begin, zeros_at_once, wanted);
+        continue;
+      }
+      const std::span<const float> piece = gradient_piece(own, iteration, worker, begin, step);
+      const std::span<float> part = sums.subspan(static_cast<std::size_t>(begin - first), piece.size());
+      check_finite(own, worker, begin, piece);
+      if (plain && !halves) {
+        add_plainly({piece}, part, begin, zeros_at_once, wanted);
+        continue;
+      }
+      sparsifier->accumulate(worker, begin, piece, scale, part, kernels);
+      if (halves) residuals->store(worker, begin, part);
+      if (wanted != nullptr) kernels.threshold_select(part, wanted->threshold, begin, *wanted->indices);
     }
     if (!in_place()) own.filled = first + size;
     if (again || (options.memory.mode == MemoryChoice::Mode::recompute && !stateful)) return;
@@ -511,6 +650,21 @@ struct Replay::State : public AccumulatorView {
     }
   }
 
+  // The sum of accumulator and gradient, with what is selected of it.
+  void add_plainly(kernels::Addend addend, std::span<float> sums, Index first, bool with_zeros, const Wanted* wanted) const {
+    if (with_zeros) addend.zeros = {pending_bits.data() + first / 64, (sums.size() + 63) / 64};
+    if (wanted == nullptr) return kernels.add(addend, scale, sums);
+    kernels.add_select(addend, scale, sums, wanted->threshold, first, *wanted->indices);
+  }
+
+  void check_finite(Lane& own, std::int64_t worker, Index first, std::span<const float> piece) const {
+    if (own.source->known_finite() || (own.source->lies_ready() && own.finite.contains(piece.data()))) return;
+    float largest = 0;
+    kernels.block_maxima(piece, std::ssize(piece), {&largest, 1});
+    if (!std::isfinite(largest)) refuse_non_finite(worker, first, piece);
+    if (own.source->lies_ready()) own.finite.insert(piece.data());
+  }
+
   // Entries that were contributed in the last iteration and are still to become zero.
   void clear_pending(std::int64_t worker, Index first, std::span<float> sums) const {
     if (!pending) return;
@@ -518,8 +672,9 @@ struct Replay::State : public AccumulatorView {
       clear_where(sums, pending_bits.data() + first / 64);
       return;
     }
-    const std::vector<Index>& list =
-        last.contribution == Contribution::at_exchanged ? last.exchanged : last.selected[static_cast<std::size_t>(worker)];
+    const std::vector<Index>& list = order != nullptr                                  ? exchanged_places
+                                     : last.contribution == Contribution::at_exchanged ? last.exchanged
+                                                                                       : last.selected[static_cast<std::size_t>(worker)];
     const auto begin = std::lower_bound(list.begin(), list.end(), first),
                end = std::lower_bound(begin, list.end(), first + std::ssize(sums));
     for (auto index = begin; index != end; ++index) sums[static_cast<std::size_t>(*index - first)] = 0;
@@ -527,7 +682,8 @@ struct Replay::State : public AccumulatorView {
 
   [[noreturn]] void refuse_non_finite(std::int64_t worker, Index first, std::span<const float> piece) const {
     const auto bad = std::find_if(piece.begin(), piece.end(), [](float x) { return !std::isfinite(x); });
-    const Index index = first + (bad - piece.begin());
+    Index index = first + (bad - piece.begin());
+    if (order != nullptr) index = order->element[static_cast<std::size_t>(index)];
     std::string layer = "?";
     for (const traces::Layer& candidate : shape.layers)
       if (index >= candidate.offset && index < candidate.offset + candidate.size) layer = candidate.name;
@@ -553,10 +709,17 @@ struct Replay::State : public AccumulatorView {
     Selection selection = sparsifier->select(iteration, *this, kernels);
     const Alone alone(*this);
     finish(lanes.front());
+    const bool observed = record && options.observer;
+    const bool waits = !recompute && !observed && residuals && can_wait(selection);
+    // One list for all workers: worth a bit for every gradient, unless it is short.
+    const bool by_bits =
+        waits && selection.contribution == Contribution::at_exchanged && std::ssize(selection.exchanged) > shape.gradients / 256;
+    exchanged_places.clear();
+    if (order != nullptr && !by_bits && selection.contribution == Contribution::at_exchanged)
+      places_of(selection.exchanged, exchanged_places);
     if (recompute && !stateful) {
       remember_cleared(selection);
     } else {
-      const bool observed = record && options.observer;
       const auto keep_one = [&](Lane& own, std::int64_t worker) {
         turn_to(own, worker);
         finish(own);  // what the sparsifier left unread
@@ -564,9 +727,7 @@ struct Replay::State : public AccumulatorView {
         if (observed || !can_wait(selection)) {
           turn_to(own, worker);
           reach(own, worker, shape.gradients);
-          if (observed)
-            options.observer(iteration - options.warmup, worker, {values_of(own, worker), static_cast<std::size_t>(shape.gradients)},
-                             selection);
+          if (observed) options.observer(iteration - options.warmup, worker, range(worker, 0, shape.gradients), selection);
           keep(own, worker, selection);
           own.current = -1;
         }
@@ -577,11 +738,16 @@ struct Replay::State : public AccumulatorView {
       else
         in_parallel(shape.own_begin, shape.own_end, keep_one);
       if (measuring && options.ranks != nullptr) share_measurements();
-      pending = !observed && residuals && can_wait(selection);
-      // One list for all workers: worth a bit for every gradient, unless it is short.
+      pending = waits;
       pending_bits.clear();
-      if (pending && selection.contribution == Contribution::at_exchanged && std::ssize(selection.exchanged) > shape.gradients / 256)
-        mark_bits(selection.exchanged, shape.gradients, pending_bits);
+      if (by_bits && order == nullptr) mark_bits(selection.exchanged, shape.gradients, pending_bits);
+      if (by_bits && order != nullptr) {
+        pending_bits.assign(static_cast<std::size_t>((shape.gradients + 63) / 64), 0);
+        for (const Index element : selection.exchanged) {
+          const auto place = static_cast<std::size_t>(order->place[static_cast<std::size_t>(element)]);
+          pending_bits[place / 64] |= std::uint64_t{1} << (place % 64);
+        }
+      }
     }
     last = std::move(selection);
     ++iteration;
@@ -591,23 +757,26 @@ struct Replay::State : public AccumulatorView {
   // Contributed entries need not become zero before the next iteration passes over the residual anyway.
   bool can_wait(const Selection& selection) const {
     return !measuring && options.error_feedback && selection.residual == Residual::rest && !selection.everything &&
-           selection.block_elements == 1 && selection.contribution != Contribution::at_own_and_exchanged;
+           selection.block_elements == 1 && selection.contribution != Contribution::at_own_and_exchanged &&
+           (order == nullptr || selection.contribution == Contribution::at_exchanged);
   }
 
   void remember_cleared(const Selection& selection) {
     if (selection.residual != Residual::rest || selection.everything || selection.contribution != Contribution::at_exchanged)
       throw InputError("memory", "a sparsifier that clears the exchanged entries on every worker with recompute", info.name);
-    cleared.emplace_back(selection.exchanged.begin(), selection.exchanged.end());
+    const std::vector<Index>& places = order == nullptr ? selection.exchanged : exchanged_places;
+    cleared.emplace_back(places.begin(), places.end());
   }
 
   // Turns one worker's accumulator into its residual; measures what it contributed and what is left.
   void keep(Lane& own, std::int64_t worker, const Selection& selection) {
     const std::size_t at = static_cast<std::size_t>(worker);
     const std::span<float> values(values_of(own, worker), static_cast<std::size_t>(shape.gradients));
-    std::vector<Index> made;
+    std::vector<Index> made, places;
     std::span<const Index> contributed;
     if (!selection.everything) {
-      contributed = selection.contribution == Contribution::at_exchanged ? selection.exchanged : selection.selected[at];
+      const bool exchanged = selection.contribution == Contribution::at_exchanged;
+      contributed = exchanged ? (order == nullptr ? selection.exchanged : exchanged_places) : selection.selected[at];
       if (selection.contribution == Contribution::at_own_and_exchanged) {
         std::set_intersection(selection.selected[at].begin(), selection.selected[at].end(), selection.exchanged.begin(),
                               selection.exchanged.end(), std::back_inserter(made));
@@ -617,6 +786,7 @@ struct Replay::State : public AccumulatorView {
         made = expand(selection, contributed);
         contributed = made;
       }
+      if (!exchanged) contributed = places_of(contributed, places);
     }
     double sent = 0;
     if (selection.everything) {
@@ -898,6 +1068,7 @@ struct Replay::State : public AccumulatorView {
       if (shape.gradients > std::numeric_limits<std::uint32_t>::max())
         throw InputError("memory", "fewer than 2^32 gradients with recompute", std::to_string(shape.gradients));
     }
+    order = source->order();
     lanes.resize(1);
     lanes.front().source = source.get();
     while (std::ssize(lanes) < std::min<std::int64_t>(options.threads, shape.own_workers())) {
@@ -937,6 +1108,7 @@ struct Replay::State : public AccumulatorView {
   Index whole_gradients = 0;  // N of the model where shape has a sample of it
   std::vector<std::int64_t> row_starts, rows_of_layer;
 
+  const traces::ElementOrder* order = nullptr;  // in which accumulators lie; null: the model's
   std::unique_ptr<Residuals> residuals;  // they become accumulators and then the next residuals, in place; none where none are stored
   std::vector<Lane> lanes;
   bool together;                         // all ranks make this call, for a worker that one of them has
@@ -946,7 +1118,8 @@ struct Replay::State : public AccumulatorView {
   float scale = 1;
   bool measuring = false;
   bool pending = false;                             // what `last` says was contributed is still in the residuals
-  std::vector<std::uint64_t> pending_bits;          // and where, when that is the same for all workers
+  std::vector<std::uint64_t> pending_bits;          // and at which places, when these are the same for all workers
+  std::vector<Index> exchanged_places;              // with an order: where `last.exchanged` stand
   Selection last;                                   // of the iteration before
   std::vector<Index> reached;                       // per worker: elements whose gradient was added in this iteration
   std::vector<float> topk_bound;                    // per worker; 0: none

@@ -34,6 +34,9 @@ struct ReplayOptions {
   bool index_gaps = false;  // delta_bytes in the exchange: how long the lists of indices are when their distances are written
   bool norms = true;        // residual_norm and energy_exchanged in the records; they cost one more pass over the accumulators
   std::string kernels = "auto";
+  /// Accumulators may lie in another order than the model's where gradients are made faster in that (hybrid, SparsifierInfo::any_order).
+  /// The records are the same up to the last bits of norms.
+  bool any_order = true;
   std::uint64_t memory_limit_bytes = 0;  // refuse above this; 0 = the machine's available memory
   MemoryChoice memory;                   // how residuals are kept; without residuals or norms in the records with recompute
   int threads = 1;                       // workers are shared among so many; records do not depend on it

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -120,12 +121,23 @@ Residuals::Residuals(MemoryChoice::Mode mode, std::int64_t first_worker, std::in
     if (largest > 0) scale_ = std::ldexp(1.0F, std::clamp(exponent_of_largest - std::ilogb(largest), -100, 100));
     return;
   }
+  constexpr Index line = 64 / sizeof(float);
+  stride_ = (gradients + line - 1) / line * line;
+  mapped_bytes_ = static_cast<std::size_t>(
+      checked_multiply(checked_multiply(static_cast<std::uint64_t>(workers), static_cast<std::uint64_t>(stride_), "workers x gradients"),
+                       sizeof(float), "bytes of residuals"));
   if (mode != MemoryChoice::Mode::disk) {
-    memory_.assign(count, 0.0F);
-    floats_ = memory_.data();
+    // Zero pages, each given when it is first touched, by the thread that does.
+    mapped_ = mmap(nullptr, std::max<std::size_t>(mapped_bytes_, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped_ == MAP_FAILED) {
+      mapped_ = nullptr;
+      throw std::bad_alloc();
+    }
+    madvise(mapped_, mapped_bytes_, MADV_HUGEPAGE);
+    floats_ = static_cast<float*>(mapped_);
     return;
   }
-  mapped_bytes_ = static_cast<std::size_t>(checked_multiply(count, sizeof(float), "bytes of residuals"));
+  in_file_ = true;
   struct statvfs room {};
   if (statvfs(folder.c_str(), &room) == 0 && mapped_bytes_ / room.f_frsize > room.f_bavail)
     throw InputError("memory", "a folder with " + std::to_string(mapped_bytes_ >> 20) + " MiB of room for the residuals",
@@ -149,7 +161,7 @@ Residuals::Residuals(MemoryChoice::Mode mode, std::int64_t first_worker, std::in
 }
 
 Residuals::~Residuals() {
-  if (mapped_ != nullptr) munmap(mapped_, mapped_bytes_);
+  if (mapped_ != nullptr) munmap(mapped_, std::max<std::size_t>(mapped_bytes_, 1));
 }
 
 void Residuals::load(std::int64_t worker, Index first, std::span<float> values) const {
@@ -187,10 +199,10 @@ void Residuals::zero(std::int64_t worker, std::span<const Index> indices) {
 }
 
 void Residuals::release(std::int64_t worker) const {
-  if (mapped_ == nullptr) return;
+  if (!in_file_) return;
   // Whole pages inside the worker's part; the file keeps what they hold.
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(floats_ + (worker - first_worker_) * gradients_),
+  const auto begin = reinterpret_cast<std::uintptr_t>(in_place(worker)),
              end = begin + static_cast<std::uintptr_t>(gradients_) * sizeof(float);
   const std::uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);

@@ -46,8 +46,8 @@ class Residuals {
   Residuals(const Residuals&) = delete;
   Residuals& operator=(const Residuals&) = delete;
 
-  /// The floats themselves; null when they are halves.
-  float* in_place(std::int64_t worker) const { return floats_ == nullptr ? nullptr : floats_ + (worker - first_worker_) * gradients_; }
+  /// The floats themselves, on a cache line; null when they are halves.
+  float* in_place(std::int64_t worker) const { return floats_ == nullptr ? nullptr : floats_ + (worker - first_worker_) * stride_; }
   /// Halves: elements [first, first + size) as floats, and back. Storing rounds `values` to what is kept. Errors: RunError (overflow).
   void load(std::int64_t worker, Index first, std::span<float> values) const;
   void store(std::int64_t worker, Index first, std::span<float> values);
@@ -57,9 +57,9 @@ class Residuals {
 
  private:
   std::int64_t first_worker_;
-  Index gradients_;
+  Index gradients_, stride_ = 0;  // stride: of a worker's floats
   float* floats_ = nullptr;
-  std::vector<float> memory_;
+  bool in_file_ = false;
   std::vector<std::uint16_t> halves_;
   float scale_ = 1;
   void* mapped_ = nullptr;

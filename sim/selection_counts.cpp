@@ -1,29 +1,97 @@
 #include "sim/selection_counts.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <thread>
 
 namespace sparscale::sim {
 
+namespace {
+
+// Elements that are made and added at a time: they stay in the first-level cache.
+constexpr std::int64_t made_elements = 4096;
+
+// The places of the k largest magnitudes, equal ones by their elements.
+void topk_places(const kernels::Kernels& kernels, std::span<const float> values, kernels::Index k, const traces::ElementOrder* order,
+                 std::vector<kernels::Index>& places) {
+  places.clear();
+  kernels.topk(values, k, 0, places);
+  if (order == nullptr || places.empty()) return;
+  float least = std::numeric_limits<float>::infinity();
+  for (const kernels::Index place : places) least = std::min(least, std::abs(values[static_cast<std::size_t>(place)]));
+  if (kernels.count(values, least) == std::ssize(places)) return;
+  std::vector<float> in_model_order(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) in_model_order[i] = values[static_cast<std::size_t>(order->place[i])];
+  places.clear();
+  kernels.topk(in_model_order, k, 0, places);
+  for (kernels::Index& place : places) place = order->place[static_cast<std::size_t>(place)];
+}
+
+}  // namespace
+
 SelectionCounts topk_selection_counts(traces::GradientSource& source, std::span<const double> learning_rate, bool error_feedback,
-                                      kernels::Index k, std::int64_t iterations) {
+                                      kernels::Index k, std::int64_t iterations, int threads) {
   const kernels::Kernels& cpu = kernels::cpu_kernels();
   const auto n = static_cast<std::size_t>(source.gradients());
   SelectionCounts counts(static_cast<std::size_t>(iterations), std::vector<std::uint32_t>(n));
-  std::vector<float> accumulator(n);
-  std::vector<kernels::Index> selected;
-  for (std::int64_t w = 0; w < source.workers(); ++w) {
-    std::fill(accumulator.begin(), accumulator.end(), 0.0F);
-    for (std::int64_t t = 0; t < iterations; ++t) {
-      const float scale = learning_rate.empty() ? 1.0F : static_cast<float>(learning_rate[static_cast<std::size_t>(source.position(t))]);
-      if (!error_feedback) std::fill(accumulator.begin(), accumulator.end(), 0.0F);
-      cpu.accumulate(source.gradient(t, w), scale, accumulator);
-      selected.clear();
-      cpu.topk(accumulator, k, 0, selected);
-      for (const kernels::Index index : selected) ++counts[static_cast<std::size_t>(t)][static_cast<std::size_t>(index)];
-      cpu.zero(accumulator, selected);
-    }
+  std::vector<std::unique_ptr<traces::GradientSource>> clones;
+  while (std::ssize(clones) + 1 < std::min<std::int64_t>(threads, source.workers())) {
+    clones.push_back(source.clone());
+    if (clones.back()) continue;
+    clones.pop_back();  // these gradients are made by one
+    break;
   }
+  const bool shared = !clones.empty();
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::exception_ptr> errors(clones.size() + 1);
+  const auto run = [&](std::size_t number) {
+    traces::GradientSource& own = number == 0 ? source : *clones[number - 1];
+    const traces::ElementOrder* const order = own.order();
+    std::vector<float> accumulator(n);
+    std::vector<kernels::Index> selected;
+    for (std::int64_t w = next++; w < own.workers(); w = next++) {
+      std::fill(accumulator.begin(), accumulator.end(), 0.0F);
+      for (std::int64_t t = 0; t < iterations; ++t) {
+        const float scale = learning_rate.empty() ? 1.0F : static_cast<float>(learning_rate[static_cast<std::size_t>(own.position(t))]);
+        if (!error_feedback) std::fill(accumulator.begin(), accumulator.end(), 0.0F);
+        const std::int64_t step = own.by_pieces() ? made_elements : own.gradients();
+        for (std::int64_t begin = 0; begin < own.gradients(); begin += step) {
+          const std::int64_t end = std::min(begin + step, own.gradients());
+          cpu.accumulate(own.piece(t, w, begin, end), scale,
+                         std::span(accumulator).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+        }
+        topk_places(cpu, accumulator, k, order, selected);
+        std::vector<std::uint32_t>& of_iteration = counts[static_cast<std::size_t>(t)];
+        for (const kernels::Index place : selected) {
+          const auto index = static_cast<std::size_t>(order == nullptr ? place : order->element[static_cast<std::size_t>(place)]);
+          if (shared)
+            std::atomic_ref(of_iteration[index]).fetch_add(1, std::memory_order_relaxed);
+          else
+            ++of_iteration[index];
+        }
+        cpu.zero(accumulator, selected);
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    const auto guarded = [&](std::size_t number) {
+      try {
+        run(number);
+      } catch (...) {
+        errors[number] = std::current_exception();
+        next = source.workers();
+      }
+    };
+    for (std::size_t number = 1; number <= clones.size(); ++number) others.emplace_back(guarded, number);
+    guarded(0);
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
   return counts;
 }
 

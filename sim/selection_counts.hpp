@@ -15,8 +15,10 @@ using SelectionCounts = std::vector<std::vector<std::uint32_t>>;
 
 /// Local top-k (k per worker) from a zero residual over the first `iterations` iterations, worker by worker, so that one residual is held
 /// and not n. `learning_rate`: per position of the window, or empty for 1; without `error_feedback` the accumulator is the bare gradient.
+/// `threads` share the workers, each with an accumulator of its own, where the source can be cloned; the result does not depend on them, nor
+/// on the order in which the source hands out elements.
 SelectionCounts topk_selection_counts(traces::GradientSource& source, std::span<const double> learning_rate, bool error_feedback,
-                                      kernels::Index k, std::int64_t iterations);
+                                      kernels::Index k, std::int64_t iterations, int threads = 1);
 
 /// Mean over the iterations of how many coordinates exactly c = 0..workers workers select.
 std::vector<double> count_classes(const SelectionCounts& counts, std::int64_t workers);

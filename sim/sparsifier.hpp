@@ -77,9 +77,10 @@ class AccumulatorView {
   /// Appends the indices in [begin, end) with |a| >= threshold, ascending (NaN: none): selected while the gradient is added.
   virtual void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
                                std::vector<Index>& indices) const;
-  /// Appends the indices of the k largest |a| in [begin, end), ascending; ties go to the lower index.
-  virtual void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
-                    std::vector<Index>& indices) const;
+  /// Appends the indices of the k largest |a| in [begin, end), ascending; ties go to the lower index. Returns the least of these |a|; NaN
+  /// for k = 0.
+  virtual float topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+                     std::vector<Index>& indices) const;
 };
 
 /// What does not change during a replay.
@@ -179,6 +180,10 @@ struct SparsifierInfo {
   bool dense = false;
   /// Calls and work say which piece of the gradient they belong to when the parameter scope is layer or bucket.
   bool exchanges_by_scope = false;
+  /// Whether, with these parameters, select() takes what it needs from select_at_least() and topk() rather than range(), accumulation() is
+  /// plain and nothing else looks at positions in accumulators or gradients. Then the replay may keep accumulators in another order of
+  /// elements, in which gradients are made faster. Null: no.
+  std::function<bool(const Json& values)> any_order = nullptr;
   /// Makes one replay's state. `values` has every parameter of `parameters`, checked.
   std::function<std::unique_ptr<Sparsifier>(const ReplayShape& shape, const Json& values)> make;
   /// Memory of that state beyond the residuals, when it is not small.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -105,6 +107,71 @@ std::string error_of(const Trace& trace, const ExpansionOptions& options) {
 }
 
 }  // namespace
+
+TEST_CASE("Gradients in the order in which they are made fastest are the same, bit for bit, at other places") {
+  const EmbeddingTrace drawn("iid"), renamed("stateful");
+  for (const Trace& trace : {digits(), bible(), drawn.trace, renamed.trace}) {
+    CAPTURE(trace.info().name, trace.info().data_order);
+    ExpansionOptions options{.method = "hybrid", .workers = 3 * trace.workers(), .captured = 0, .seed = 3};
+    const auto plain = make_gradient_source(trace, options);
+    CHECK(plain->order() == nullptr);
+    options.any_order = true;
+    const auto fast = make_gradient_source(trace, options);
+    CHECK(plain->known_finite());
+    CHECK(fast->known_finite());
+    const ElementOrder* const order = fast->order();
+    REQUIRE(order != nullptr);
+    CHECK(fast->clone()->order() == order);
+    const auto n = static_cast<std::size_t>(trace.gradients());
+    REQUIRE(order->element.size() == n);
+    REQUIRE(order->place.size() == n);
+    REQUIRE(order->bounds.front() == 0);
+    REQUIRE(order->bounds.back() == trace.gradients());
+    std::size_t moved = 0;
+    for (std::size_t p = 0; p < n; ++p) {
+      const std::int32_t element = order->element[p];
+      REQUIRE(order->place.at(static_cast<std::size_t>(element)) == static_cast<std::int32_t>(p));
+      const auto after = [&](std::int64_t at) { return std::upper_bound(order->bounds.begin(), order->bounds.end(), at); };
+      REQUIRE(after(element) == after(static_cast<std::int64_t>(p)));
+      moved += static_cast<std::size_t>(element) != p ? 1 : 0;
+    }
+    CHECK(moved > 30);
+    // The captured workers, generated ones, the second pass.
+    for (const std::int64_t t : {std::int64_t{0}, std::int64_t{3}, trace.iterations() + 1})
+      for (const std::int64_t w : {std::int64_t{0}, trace.workers(), options.workers - 1}) {
+        const std::vector<float> expected = copy(plain->gradient(t, w)), found = copy(fast->gradient(t, w));
+        REQUIRE(found.size() == n);
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < n; ++i)
+          different += std::memcmp(&expected[i], &found[static_cast<std::size_t>(order->place[i])], sizeof(float)) != 0 ? 1 : 0;
+        CHECK(different == 0);
+        for (const auto& [begin, end] : {std::pair<std::size_t, std::size_t>{0, 1}, {17, 230}, {n - 40, n}}) {
+          const std::vector<float> piece = copy(fast->piece(t, w, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)));
+          REQUIRE(piece.size() == end - begin);
+          CHECK(std::memcmp(piece.data(), found.data() + begin, piece.size() * sizeof(float)) == 0);
+        }
+      }
+  }
+}
+
+TEST_CASE("A value that is not finite, or a sum that may not be, is not taken for finite") {
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38F}) {
+    const tests::Scratch folder("odd");
+    const Json manifest = parse_json(R"({"schema_version":1,"name":"odd","gradients":300,"workers":3,"iterations":[0,1],
+      "layers":[{"name":"dense","shape":[300],"offset":0,"size":300}]})",
+                                     "odd");
+    std::vector<float> values(300);
+    write_trace(folder / "t", manifest, [&](std::int64_t t, std::int64_t w) -> std::span<const float> {
+      Random random(stream_key(6, "odd", {static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(w)}));
+      for (float& value : values) value = static_cast<float>(random.normal());
+      if (t == 1 && w == 2) values[299] = odd;
+      return values;
+    });
+    const Trace trace = Trace::open(folder / "t");
+    CAPTURE(odd);
+    CHECK_FALSE(source(trace, "hybrid", 6)->known_finite());
+  }
+}
 
 TEST_CASE("Captured workers are used as they are, the window again and again") {
   const Trace trace = digits();

@@ -256,6 +256,39 @@ TEST_CASE("fused accumulation and selection is the two steps one after the other
             REQUIRE(bits(found_sum) == bits(sum));
             ++compared;
           }
+          // The same where some entries count as zero at first, among them a whole word of 64 and the last one.
+          std::vector<std::uint64_t> zeros((size + 63) / 64);
+          auto zeroed = before;
+          for (std::size_t i = 0; i < size; ++i)
+            if (i % 3 == 0 || i / 64 == 1 || i + 1 == size) {
+              zeros[i / 64] |= std::uint64_t{1} << (i % 64);
+              zeroed[i] = 0;
+            }
+          if (size % 64 != 0) zeros.back() |= ~std::uint64_t{0} << (size % 64);  // bits past the end say nothing
+          // And with a gradient that is not written down.
+          const auto mean = make(kFamilies[8], size, 13), deviation = make(kFamilies[8], size, 14);
+          std::vector<float> made = gradient;
+          for (std::size_t i = 0; i < size; ++i) made[i] = mean[i] + -1.0F * deviation[i] * gradient[i];
+          for (const bool formed : {false, true})
+            for (const bool with_zeros : {true, false}) {
+              if (!formed && !with_zeros) continue;
+              Addend addend{.values = gradient};
+              if (formed) addend = {.values = gradient, .mean = mean.data(), .deviation = deviation.data(), .sign = -1};
+              if (with_zeros) addend.zeros = zeros;
+              const auto& start = with_zeros ? zeroed : before;
+              auto expected_sum = start, found_sum = before;
+              cpu_kernels("cpu.scalar").accumulate(formed ? made : gradient, scale, expected_sum);
+              kernels->add(addend, scale, found_sum);
+              REQUIRE(bits(found_sum) == bits(expected_sum));
+              for (const float threshold : {0.25F, 2.0F, kNan}) {
+                found_sum = before;
+                std::vector<Index> found{-1};
+                kernels->add_select(addend, scale, found_sum, threshold, 3, found);
+                const auto expected = reference_select(expected_sum, threshold, 3);
+                REQUIRE(std::equal(found.begin() + 1, found.end(), expected.begin(), expected.end()));
+                REQUIRE(bits(found_sum) == bits(expected_sum));
+              }
+            }
         }
       }
     }
@@ -264,6 +297,10 @@ TEST_CASE("fused accumulation and selection is the two steps one after the other
   std::vector<Index> found;
   CHECK_THROWS_AS(cpu_kernels().accumulate_select(std::vector<float>(4), 1, sum, 1, 0, found), std::invalid_argument);
   CHECK_THROWS_AS(cpu_kernels().accumulate_topk(std::vector<float>(4), 1, sum, 1, 0, found), std::invalid_argument);
+  const std::vector<float> five(5);
+  const std::vector<std::uint64_t> two_words(2);
+  CHECK_THROWS_AS(cpu_kernels().add({.values = five, .zeros = two_words}, 1, sum), std::invalid_argument);
+  CHECK_THROWS_AS(cpu_kernels().add({.values = five, .mean = five.data()}, 1, sum), std::invalid_argument);
 }
 
 TEST_CASE("accumulate_topk finishes the sums when the sample misleads it") {

@@ -197,16 +197,70 @@ Deviate fastest_deviate() {
 }
 const Deviate deviate = fastest_deviate();
 
+// The same where deviations and table are in one order: `shifted` is read one after the other.
+void deviate_in_order_plainly(float* out, const float* mean, float sign, const float* deviation, const float* shifted, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = mean[i] + sign * deviation[i] * shifted[i];
+}
+#ifdef __x86_64__
+// Asks for what is read once (means and deviations are the same for all workers, and in some cache).
+__attribute__((target("avx512f"))) void deviate_in_order_16(float* out, const float* mean, float sign, const float* deviation,
+                                                            const float* shifted, std::size_t count) {
+  constexpr std::size_t ahead = 1536;
+  const __m512 signs = _mm512_set1_ps(sign);
+  std::size_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    _mm_prefetch(reinterpret_cast<const char*>(shifted + i + ahead), _MM_HINT_T0);
+    const __m512 product = _mm512_mul_ps(_mm512_mul_ps(signs, _mm512_loadu_ps(deviation + i)), _mm512_loadu_ps(shifted + i));
+    _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(mean + i), product));
+  }
+  deviate_in_order_plainly(out + i, mean + i, sign, deviation + i, shifted + i, count - i);
+}
+__attribute__((target("avx2"))) void deviate_in_order_8(float* out, const float* mean, float sign, const float* deviation,
+                                                        const float* shifted, std::size_t count) {
+  const __m256 signs = _mm256_set1_ps(sign);
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 product = _mm256_mul_ps(_mm256_mul_ps(signs, _mm256_loadu_ps(deviation + i)), _mm256_loadu_ps(shifted + i));
+    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(mean + i), product));
+  }
+  deviate_in_order_plainly(out + i, mean + i, sign, deviation + i, shifted + i, count - i);
+}
+#endif
+using DeviateInOrder = void (*)(float*, const float*, float, const float*, const float*, std::size_t);
+DeviateInOrder fastest_deviate_in_order() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return deviate_in_order_16;
+  if (__builtin_cpu_supports("avx2")) return deviate_in_order_8;
+#endif
+  return deviate_in_order_plainly;
+}
+const DeviateInOrder deviate_in_order = fastest_deviate_in_order();
+
+// The largest magnitude; not finite when a value is not.
+float largest_magnitude(const float* values, std::size_t count) {
+  std::int32_t largest = 0;  // bits of a magnitude are ordered as the magnitudes are, NaN above infinity
+  for (std::size_t i = 0; i < count; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, values + i, sizeof bits);
+    largest = std::max(largest, bits & 0x7fffffff);
+  }
+  float value;
+  std::memcpy(&value, &largest, sizeof value);
+  return value;
+}
+
 // What the threads that make gradients of one expansion share; it does not change.
 class HybridTables {
  public:
-  HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed);
+  /// `any_order`: means and deviations in order of rank, see order().
+  HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed, bool any_order);
   std::int64_t position(std::int64_t iteration) const { return iteration % positions_; }
 
  private:
   friend class HybridSource;
   struct Run {
     std::int64_t from = 0, to = 0;  // elements of the layer
+    std::int64_t rank = 0;          // in_order_: of the one at place `from`
   };
   // How one layer of a virtual worker is made.
   struct Plan {
@@ -226,18 +280,25 @@ class HybridTables {
 
   void classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common);
   void prepare_dense(const Plan& plan);
+  // Where mean_ and deviation_ have the dense element of rank r; `element` and `order` as in prepare_dense.
+  std::size_t place_of(const Plan& plan, const std::vector<std::int64_t>& element, const std::vector<std::size_t>& order,
+                       std::size_t r) const {
+    return size(plan.offset + element[in_order_ ? r : order[r]]);
+  }
   void rename_rows(const RowClasses& classes, std::int64_t captured_worker, Random& random, std::vector<std::int32_t>& name) const;
 
   Trace trace_;
   std::int64_t captured_, positions_;
   std::uint64_t seed_;
-  bool stateful_ = false;
+  bool stateful_ = false, in_order_, finite_ = true;
+  // in_order_: the dense elements of a layer stand at the places of its dense elements, by their standard deviation; others at their own.
+  ElementOrder order_;
   std::vector<Plan> plans_;
   std::vector<RowClasses> classes_;
   std::int64_t table_elements_ = 0;
-  std::vector<float> mean_;         // [T, N]: energy-corrected mean (dense parts)
-  std::vector<float> deviation_;    // [N]: standard deviation over workers, of the window
-  std::vector<std::int32_t> slot_;  // [N]: where the element stands in a table
+  std::vector<float> mean_;         // [T, N]: energy-corrected mean (dense parts); in_order_: by places
+  std::vector<float> deviation_;    // [N]: standard deviation over workers, of the window; in_order_: by places
+  std::vector<std::int32_t> slot_;  // [N]: where the element stands in a table; in_order_: none
   std::vector<float> tables_;       // [T, W, table]: standardised deviations in order of the standard deviation
 };
 
@@ -256,6 +317,9 @@ class HybridSource final : public GradientSource {
   std::span<const float> gradient(std::int64_t iteration, std::int64_t worker) override { return piece(iteration, worker, 0, gradients()); }
   std::span<const float> piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end) override;
   bool by_pieces() const override { return true; }
+  const ElementOrder* order() const override { return tables_->in_order_ ? &tables_->order_ : nullptr; }
+  bool known_finite() const override { return tables_->finite_; }
+  bool form(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end, GradientForm& form) override;
   std::unique_ptr<GradientSource> clone() const override { return std::make_unique<HybridSource>(*this); }
 
  private:
@@ -279,8 +343,8 @@ class HybridSource final : public GradientSource {
   std::vector<float> out_;
 };
 
-HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed)
-    : trace_(std::move(trace)), captured_(captured), positions_(trace_.iterations()), seed_(seed) {
+HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t seed, bool any_order)
+    : trace_(std::move(trace)), captured_(captured), positions_(trace_.iterations()), seed_(seed), in_order_(any_order) {
   const RowActivity activity = find_row_activity(trace_, captured_);
   const bool stateful = stateful_ = is_stateful(trace_, activity, captured_);
   std::vector<std::vector<std::uint8_t>> common(activity.groups.size());
@@ -304,14 +368,17 @@ HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t see
         } else if (!plan.dense.empty() && plan.dense.back().to == r * plan.width) {
           plan.dense.back().to += plan.width;
         } else {
-          plan.dense.push_back({r * plan.width, (r + 1) * plan.width});
+          plan.dense.push_back({r * plan.width, (r + 1) * plan.width, 0});
         }
       }
     } else if (!plan.drawn) {
-      plan.dense.push_back({0, layer.size});
+      plan.dense.push_back({0, layer.size, 0});
     }
     std::int64_t dense = 0;
-    for (const Run& run : plan.dense) dense += run.to - run.from;
+    for (Run& run : plan.dense) {
+      run.rank = dense;
+      dense += run.to - run.from;
+    }
     // A small layer's coordinates are not all of like magnitude, so a shift goes less far there. Stateful data have one shift for the whole
     // pass, so it goes as far as it can.
     plan.pad = std::min(largest_shift, dense / (stateful ? 2 : shift_share));
@@ -326,10 +393,28 @@ HybridTables::HybridTables(Trace trace, std::int64_t captured, std::uint64_t see
   const auto n = size(trace_.gradients());
   mean_.resize(size(positions_) * n);
   deviation_.resize(n);
-  slot_.resize(n);
   tables_.resize(size(positions_ * captured_ * table_elements_));
+  if (in_order_) {
+    order_.element.resize(n);
+    std::iota(order_.element.begin(), order_.element.end(), 0);
+    for (const Plan& plan : plans_)
+      if (order_.bounds.empty() || order_.bounds.back() < plan.offset) order_.bounds.push_back(plan.offset);
+    order_.bounds.push_back(trace_.gradients());
+  } else {
+    slot_.resize(n);
+  }
   for (const Plan& plan : plans_)
     if (!plan.dense.empty()) prepare_dense(plan);
+  if (in_order_) {
+    order_.place.resize(n);
+    for (std::size_t p = 0; p < n; ++p) order_.place[size(order_.element[p])] = static_cast<std::int32_t>(p);
+  }
+  for (std::int64_t t = 0; t < positions_ && finite_; ++t)
+    for (std::int64_t w = 0; w < captured_ && finite_; ++w) finite_ = std::isfinite(largest_magnitude(trace_.gradient(t, w).data(), n));
+  // No mean + deviation x rank can overflow.
+  const float largest = largest_magnitude(mean_.data(), mean_.size()) +
+                        largest_magnitude(deviation_.data(), n) * largest_magnitude(tables_.data(), tables_.size());
+  finite_ = finite_ && std::isfinite(largest);
 }
 
 void HybridTables::classify_rows(const RowGroup& group, std::vector<std::uint8_t>& common) {
@@ -386,8 +471,12 @@ void HybridTables::prepare_dense(const Plan& plan) {
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return variance[a] != variance[b] ? variance[a] < variance[b] : a < b; });
   for (std::size_t r = 0; r < count; ++r) {
-    const std::size_t at = size(plan.offset + element[order[r]]);
-    slot_[at] = static_cast<std::int32_t>(plan.table + plan.pad) + static_cast<std::int32_t>(r);
+    const std::int64_t own = plan.offset + element[order[r]];
+    const std::size_t at = place_of(plan, element, order, r);
+    if (in_order_)
+      order_.element[at] = static_cast<std::int32_t>(own);
+    else
+      slot_[at] = static_cast<std::int32_t>(plan.table + plan.pad) + static_cast<std::int32_t>(r);
     deviation_[at] = static_cast<float>(std::sqrt(variance[order[r]]));
   }
 
@@ -413,7 +502,7 @@ void HybridTables::prepare_dense(const Plan& plan) {
         scale[size(t) * count + order[r]] = unit;
       }
       for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r)
-        mean_[size(t * trace_.gradients() + plan.offset + element[order[r]])] =
+        mean_[size(t * trace_.gradients()) + place_of(plan, element, order, r)] =
             static_cast<float>(factor * mean[size(t) * count + order[r]]);
     }
 
@@ -425,10 +514,9 @@ void HybridTables::prepare_dense(const Plan& plan) {
       float* table = tables_.data() + size((t * captured_ + w) * table_elements_ + plan.table);
       for (std::int64_t r = -plan.pad; r < ranks + plan.pad; ++r) {
         const std::size_t i = order[size(r < 0 ? -r - 1 : r >= ranks ? 2 * ranks - 1 - r : r)];
-        table[r + plan.pad] =
-            variance[i] > 0 ? static_cast<float>((g[element[i]] - kept[size(t) * count + i] * mean[size(t) * count + i]) *
-                                                 scale[size(t) * count + i] / std::sqrt(variance[i]))
-                            : 0.0F;
+        table[r + plan.pad] = variance[i] > 0 ? static_cast<float>((g[element[i]] - kept[size(t) * count + i] * mean[size(t) * count + i]) *
+                                                                   scale[size(t) * count + i] / std::sqrt(variance[i]))
+                                              : 0.0F;
       }
     }
 }
@@ -504,10 +592,15 @@ void HybridSource::prepare(std::int64_t iteration, std::int64_t worker) {
 std::span<const float> HybridSource::piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end) {
   prepare(iteration, worker);
   const auto count = size(end - begin);
-  if (captured_ != nullptr) return {captured_ + begin, count};
-  if (out_.size() < count) out_.resize(count);
   const HybridTables& tables = *tables_;
+  if (captured_ != nullptr && !tables.in_order_) return {captured_ + begin, count};
+  if (out_.size() < count) out_.resize(count);
   float* const out = out_.data();  // of element `begin`
+  if (captured_ != nullptr) {      // once for each captured gradient of a replay
+    const std::int32_t* const element = tables.order_.element.data() + begin;
+    for (std::size_t i = 0; i < count; ++i) out[i] = captured_[element[i]];
+    return {out, count};
+  }
   // The layers that the piece touches.
   auto plan = std::upper_bound(tables.plans_.begin(), tables.plans_.end(), begin,
                                [](std::int64_t at, const HybridTables::Plan& one) { return at < one.offset + one.elements; });
@@ -533,15 +626,38 @@ std::span<const float> HybridSource::piece(std::int64_t iteration, std::int64_t 
     const float* const shifted = table_ + drawn.distance;
     const float* const m = mean_ + plan->offset;
     const float* const deviation = tables.deviation_.data() + plan->offset;
-    const std::int32_t* const slot = tables.slot_.data() + plan->offset;
+    const std::int32_t* const slot = tables.in_order_ ? nullptr : tables.slot_.data() + plan->offset;
     auto run = std::upper_bound(plan->dense.begin(), plan->dense.end(), from,
                                 [](std::int64_t at, const HybridTables::Run& one) { return at < one.to; });
     for (; run != plan->dense.end() && run->from < to; ++run) {
       const std::int64_t first = std::max(run->from, from), last = std::min(run->to, to);
+      if (tables.in_order_) {
+        const float* const ranks = shifted + plan->table + plan->pad + run->rank + (first - run->from);
+        deviate_in_order(out + shift + first, m + first, sign, deviation + first, ranks, size(last - first));
+        continue;
+      }
       deviate(out + shift + first, m + first, sign, deviation + first, shifted, slot + first, size(last - first));
     }
   }
   return {out, count};
+}
+
+bool HybridSource::form(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end, GradientForm& form) {
+  const HybridTables& tables = *tables_;
+  if (!tables.in_order_ || !tables.finite_) return false;
+  prepare(iteration, worker);
+  if (captured_ != nullptr) return false;
+  const auto plan = std::upper_bound(tables.plans_.begin(), tables.plans_.end(), begin,
+                                     [](std::int64_t at, const HybridTables::Plan& one) { return at < one.offset + one.elements; });
+  if (plan == tables.plans_.end()) return false;
+  const std::int64_t from = begin - plan->offset, to = end - plan->offset;
+  const auto run = std::upper_bound(plan->dense.begin(), plan->dense.end(), from,
+                                    [](std::int64_t at, const HybridTables::Run& one) { return at < one.to; });
+  if (run == plan->dense.end() || from < run->from || run->to < to) return false;
+  const Dense& drawn = dense_[size(plan - tables.plans_.begin())];
+  form = {table_ + drawn.distance + plan->table + plan->pad + run->rank + (from - run->from), mean_ + begin,
+          tables.deviation_.data() + begin, drawn.sign};
+  return true;
 }
 
 std::string ratio_text(double ratio) {
@@ -631,7 +747,7 @@ std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions&
     table += u64(layer.size) + 2 * u64(largest_shift);
   }
   bytes += checked_multiply(checked_multiply(u64(choice.pool), table, "expansion tables"), 4, "expansion tables");
-  bytes += checked_multiply(n, 4 * positions + 12, "expansion means");
+  bytes += checked_multiply(n, 4 * positions + 16, "expansion means");  // deviations, an order and its reverse or slots, a gradient
   bytes += checked_multiply(largest, 16 * positions + 40, "expansion scratch");
   return bytes;
 }
@@ -641,8 +757,8 @@ std::unique_ptr<GradientSource> make_gradient_source(const Trace& trace, const E
   if (choice.method == "captured") return std::make_unique<CapturedSource>(trace, options.workers);
   if (choice.method == "shift") return std::make_unique<ShiftSource>(trace, choice.captured, options.workers, generate_all);
   if (choice.method == "boot") return std::make_unique<BootSource>(trace, choice.captured, options.workers, options.seed);
-  return std::make_unique<HybridSource>(std::make_shared<HybridTables>(trace, choice.captured, options.seed), options.workers,
-                                        generate_all);
+  return std::make_unique<HybridSource>(std::make_shared<HybridTables>(trace, choice.captured, options.seed, options.any_order),
+                                        options.workers, generate_all);
 }
 
 }  // namespace sparscale::traces

@@ -11,6 +11,21 @@
 
 namespace sparscale::traces {
 
+/// An order of a gradient's elements that is not the model's.
+struct ElementOrder {
+  std::vector<std::int32_t> element;  // [N]: which element stands at place p
+  std::vector<std::int32_t> place;    // [N]: where element i stands
+  std::vector<std::int64_t> bounds;   // ascending, from 0 to N: between two of these stand the same elements as in the model's order
+};
+
+/// Elements of a gradient that need not be written down: mean[i] + (sign * deviation[i]) * values[i], each product and sum rounded.
+struct GradientForm {
+  const float* values = nullptr;
+  const float* mean = nullptr;
+  const float* deviation = nullptr;
+  float sign = 1;
+};
+
 /// Gradients of n workers, iteration by iteration. Not thread safe; one per thread (clone).
 class GradientSource {
  public:
@@ -24,6 +39,15 @@ class GradientSource {
   /// it can be used while it is in cache.
   virtual std::span<const float> piece(std::int64_t iteration, std::int64_t worker, std::int64_t begin, std::int64_t end);
   virtual bool by_pieces() const { return false; }
+  /// What piece() would hand out, as a form of memory that does not change, where it has one and is known to be finite; else false.
+  virtual bool form(std::int64_t /*iteration*/, std::int64_t /*worker*/, std::int64_t /*begin*/, std::int64_t /*end*/,
+                    GradientForm& /*form*/) {
+    return false;
+  }
+  /// The order in which gradient() and piece() hand out elements; null: the model's. [begin, end) of piece() are places in it.
+  virtual const ElementOrder* order() const { return nullptr; }
+  /// Whether all gradients are known to be finite.
+  virtual bool known_finite() const { return false; }
   /// Whether the memory that gradients are handed out from never changes: what was looked at once need not be again.
   virtual bool lies_ready() const { return false; }
   /// The same gradients for another thread, sharing what does not change; null when there is no second one (streams).
@@ -37,6 +61,7 @@ struct ExpansionOptions {
   std::int64_t workers = 0;     // n
   std::int64_t captured = 0;    // use the first so many captured workers; 0 = all
   std::uint64_t seed = 1;
+  bool any_order = false;  // gradients may come in the order in which they are made fastest (GradientSource::order)
 };
 
 /// What was done, for the result.

@@ -1,6 +1,7 @@
 // How near the replay comes to what memory allows, and how long a large one takes. See docs/sparsifiers.md, "What a replay costs".
 //
-//   sparscale_replay_speed limit    threshold sparsifiers over expanded workers against a bare in-place accumulate of the same
+//   sparscale_replay_speed limit [METHOD [SPARSIFIER]]
+//                                   threshold sparsifiers over expanded workers against a bare in-place accumulate of the same
 //                                   n x N values, run in turns with it: time of the accumulate / time of an iteration
 //   sparscale_replay_speed large    100 iterations of ExDyna, n = 256, N = 10^6
 //
@@ -73,7 +74,7 @@ struct TemporaryTrace {
 // The bare limit: what every replay must at least do, on as many threads, over samples of captured gradients that lie ready as those of
 // expansion boot do.
 void accumulate_all(const std::vector<std::unique_ptr<traces::GradientSource>>& sources, std::int64_t workers, std::int64_t iteration,
-                    std::vector<float>& accumulators) {
+                    const sim::Residuals& accumulators) {
   const kernels::Kernels& kernels = kernels::cpu_kernels();
   const auto size = static_cast<std::size_t>(sources.front()->gradients());
   std::vector<std::jthread> others;
@@ -81,7 +82,7 @@ void accumulate_all(const std::vector<std::unique_ptr<traces::GradientSource>>& 
     others.emplace_back([&, thread] {
       for (std::int64_t worker = thread; worker < workers; worker += threads)
         kernels.accumulate(sources[static_cast<std::size_t>(thread)]->gradient(iteration, worker), 1,
-                           {accumulators.data() + static_cast<std::size_t>(worker) * size, size});
+                           {accumulators.in_place(worker), size});
     });
 }
 
@@ -95,7 +96,7 @@ sim::ReplayOptions options_of(const std::string& sparsifier, std::int64_t worker
   return options;
 }
 
-void against_limit() {
+void against_limit(const std::string& only_method, const std::string& only_sparsifier) {
   const std::int64_t workers = from_environment("SPARSCALE_BENCH_WORKERS", 16);
   const std::int64_t repeats = from_environment("SPARSCALE_BENCH_ITERATIONS", 9);
   const TemporaryTrace made(8, 5);
@@ -104,7 +105,8 @@ void against_limit() {
   sim::ReplayOptions top = options_of("topk", workers, Json::object());
   sim::Replay first(trace, top);
   const double threshold = first.next().at("threshold").at(0).get<double>();
-  std::vector<float> accumulators(static_cast<std::size_t>(workers * trace.gradients()));
+  // As the replay's: on cache lines, in large pages.
+  const sim::Residuals accumulators(sim::MemoryChoice::Mode::full, 0, workers, trace.gradients(), {}, 0);
   std::vector<std::unique_ptr<traces::GradientSource>> sources;
   for (int thread = 0; thread < threads; ++thread) sources.push_back(traces::make_gradient_source(trace, {"boot", workers, 0, 1}));
   std::printf("n = %lld, N = %lld, d = 0.01, %d threads; processor time of all threads, medians of %lld\n", static_cast<long long>(workers),
@@ -113,6 +115,7 @@ void against_limit() {
   for (const char* const method : {"boot", "hybrid"})
     for (const char* const name : {"hard_threshold", "micro", "exdyna", "sage", "topk"})
       for (const bool norms : {false, true}) {
+        if ((!only_method.empty() && only_method != method) || (!only_sparsifier.empty() && only_sparsifier != name)) continue;
         Json parameters = Json::object();
         if (std::strcmp(name, "hard_threshold") == 0) parameters["threshold"] = threshold;
         sim::ReplayOptions options = options_of(name, workers, parameters);
@@ -168,13 +171,14 @@ void large() {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string what = argc == 2 ? argv[1] : "";
-  if (what == "limit") {
-    against_limit();
-  } else if (what == "large") {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  if (what == "limit" && argc <= 4) {
+    against_limit(argc > 2 ? arguments[1] : "", argc > 3 ? arguments[2] : "");
+  } else if (what == "large" && argc == 2) {
     large();
   } else {
-    std::fprintf(stderr, "usage: %s limit|large\n", argv[0]);
+    std::fprintf(stderr, "usage: %s limit [METHOD [SPARSIFIER]]|large\n", argv[0]);
     return 2;
   }
   return 0;

@@ -42,8 +42,7 @@ class CltK : public Sparsifier {
           if (!all_select_ && worker != leader) return;
           const auto at = static_cast<std::size_t>(worker);
           std::vector<Index>& own = selection.selected[at];
-          accumulators.topk(worker, 0, N, k, kernels, own);
-          selection.threshold[all_select_ ? at : 0] = smallest_magnitude(accumulators, worker, own, N);
+          selection.threshold[all_select_ ? at : 0] = accumulators.topk(worker, 0, N, k, kernels, own);
           work.one(worker, "topk", N, k, 0);
         },
         [&](std::int64_t worker, WorkerShare& carry) {
@@ -110,6 +109,7 @@ SparsifierInfo describe_cltk() {
       density_schedule_parameter(),
       index_bytes_parameter()};
   info.exchanges_by_scope = true;
+  info.any_order = [](const Json& values) { return values.at("residual_filter").get<double>() == 1; };
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<CltK>(part, values); });
   };

@@ -27,9 +27,19 @@ void AccumulatorView::select_at_least(std::int64_t worker, Index begin, Index en
   }
 }
 
-void AccumulatorView::topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
-                           std::vector<Index>& indices) const {
-  kernels.topk(range(worker, begin, end), k, begin, indices);
+float AccumulatorView::topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+                            std::vector<Index>& indices) const {
+  const std::size_t old = indices.size();
+  const std::span<const float> values = range(worker, begin, end);
+  kernels.topk(values, k, begin, indices);
+  return least_magnitude(values, std::span(indices).subspan(old), begin);
+}
+
+float least_magnitude(std::span<const float> values, std::span<const Index> indices, Index first) {
+  if (indices.empty()) return std::numeric_limits<float>::quiet_NaN();
+  float least = std::numeric_limits<float>::infinity();
+  for (const Index index : indices) least = std::min(least, std::abs(values[static_cast<std::size_t>(index - first)]));
+  return least;
 }
 
 void Sparsifier::see_gradient(std::int64_t /*worker*/, std::span<const float> /*gradient*/, const kernels::Kernels& /*kernels*/) {}
@@ -169,11 +179,18 @@ class PieceView : public AccumulatorView {
                    const std::function<void(std::int64_t, WorkerShare&)>& share) const override {
     whole_.each_worker(workers, work, share);
   }
-  void topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
-            std::vector<Index>& indices) const override {
+  void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
+                       std::vector<Index>& indices) const override {
     const std::size_t old = indices.size();
-    whole_.topk(worker, begin_ + begin, begin_ + end, k, kernels, indices);
+    whole_.select_at_least(worker, begin_ + begin, begin_ + end, threshold, kernels, indices);
     for (std::size_t i = old; i < indices.size(); ++i) indices[i] -= begin_;
+  }
+  float topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
+             std::vector<Index>& indices) const override {
+    const std::size_t old = indices.size();
+    const float least = whole_.topk(worker, begin_ + begin, begin_ + end, k, kernels, indices);
+    for (std::size_t i = old; i < indices.size(); ++i) indices[i] -= begin_;
+    return least;
   }
 
  private:
@@ -416,14 +433,6 @@ void select_above(const AccumulatorView& accumulators, const kernels::Kernels& k
 Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                   float threshold) {
   return count_at_least(accumulators, kernels, worker, begin, end, just_above(threshold));
-}
-
-double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients) {
-  if (indices.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const std::span<const float> values = accumulators.range(worker, 0, gradients);
-  float smallest = std::numeric_limits<float>::infinity();
-  for (const Index index : indices) smallest = std::min(smallest, std::abs(values[static_cast<std::size_t>(index)]));
-  return smallest;
 }
 
 std::vector<Index> counts_of(const std::vector<std::vector<Index>>& lists) {

@@ -109,8 +109,8 @@ void select_above(const AccumulatorView& accumulators, const kernels::Kernels& k
 Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                   float threshold);
 
-/// Smallest |a| at the indices; NaN when there are none.
-double smallest_magnitude(const AccumulatorView& accumulators, std::int64_t worker, std::span<const Index> indices, Index gradients);
+/// Least |values[index - first]|, not counting NaN; NaN when there are no indices.
+float least_magnitude(std::span<const float> values, std::span<const Index> indices, Index first);
 
 std::vector<Index> counts_of(const std::vector<std::vector<Index>>& lists);
 Index sum_of(std::span<const Index> counts);

@@ -124,6 +124,7 @@ SparsifierInfo describe_exdyna() {
   info.parameters = {micro_rule_parameter(),
                      integer_parameter("blocks", 1024, ">= 1", Json{{"minimum", 1}}, "fine blocks that the vector is cut into"),
                      density_schedule_parameter(controller_note), index_bytes_parameter()};
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<ExDyna>(shape, values); };
   return info;
 }

@@ -27,8 +27,7 @@ class GlobalTopK : public Sparsifier {
         shape_.workers,
         [&](std::int64_t worker) {
           const auto at = static_cast<std::size_t>(worker);
-          accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-          selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+          selection.threshold[at] = accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
         },
         [&](std::int64_t worker, WorkerShare& carry) {
           carry(selection.selected[static_cast<std::size_t>(worker)]);
@@ -64,6 +63,7 @@ SparsifierInfo describe_global_topk() {
   info.exchange = "all-gather of values (4k), all-gather of indices (8k)";
   info.cost = "top-k over N on every worker; n k entries to join";
   info.parameters = {density_schedule_parameter(), index_bytes_parameter()};
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<GlobalTopK>(shape, values); };
   return info;
 }

@@ -75,8 +75,7 @@ class GTopK : public Sparsifier {
         [&](std::int64_t worker) {
           const auto at = static_cast<std::size_t>(worker);
           std::vector<Index>& own = selection.selected[at];
-          accumulators.topk(worker, 0, N, k, kernels, own);
-          selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
+          selection.threshold[at] = accumulators.topk(worker, 0, N, k, kernels, own);
           const std::span<const float> values = accumulators.range(worker, 0, N);
           for (const Index index : own) lists[at].push_back({index, values[static_cast<std::size_t>(index)]});
         },

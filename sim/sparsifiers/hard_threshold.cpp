@@ -75,6 +75,7 @@ SparsifierInfo describe_hard_threshold() {
       generation_parameter(),
       index_bytes_by_generation_parameter(),
   };
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<HardThreshold>(shape, values); };
   return info;
 }

@@ -71,6 +71,7 @@ SparsifierInfo describe_micro() {
   info.exchange = "all-gather of counts (8), padded all-gather of indices (8m), all-reduce of values (4K)";
   info.cost = "one scan of N/n on every worker; padding, because partitions are fixed";
   info.parameters = {micro_rule_parameter(), density_schedule_parameter(controller_note), index_bytes_parameter()};
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Micro>(shape, values); };
   return info;
 }

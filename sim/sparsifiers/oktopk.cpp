@@ -76,8 +76,7 @@ class OkTopk : public Sparsifier {
           const std::size_t at = static_cast<std::size_t>(worker);
           if (exact) {
             std::vector<Index> top;
-            accumulators.topk(worker, 0, N, k, kernels, top);
-            local_[at] = smallest_magnitude(accumulators, worker, top, N);
+            local_[at] = accumulators.topk(worker, 0, N, k, kernels, top);
             work.one(worker, "topk", N, k, 0);
           } else if (variant_.raise_numerator > 0) {
             for (int test = 0; test < 5; ++test) {

@@ -52,9 +52,10 @@ class TopK : public Sparsifier {
         [&](std::int64_t worker) {
           const auto at = static_cast<std::size_t>(worker);
           std::vector<Index>& own = selection.selected[at];
-          for (std::size_t p = 0; p < pieces_.size(); ++p)
-            accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels, own);
-          if (!by_piece_) selection.threshold[at] = smallest_magnitude(accumulators, worker, own, N);
+          for (std::size_t p = 0; p < pieces_.size(); ++p) {
+            const float least = accumulators.topk(worker, pieces_[p].begin, pieces_[p].end, counts[p], kernels, own);
+            if (!by_piece_) selection.threshold[at] = least;
+          }
         },
         [&](std::int64_t worker, WorkerShare& carry) {
           const auto at = static_cast<std::size_t>(worker);
@@ -116,6 +117,7 @@ SparsifierInfo describe_topk() {
                      index_bytes_by_generation_parameter(),
                      fused_parameter(true, " (scope layer or bucket)")};
   info.exchanges_by_scope = true;
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) -> std::unique_ptr<Sparsifier> {
     if (values.at("fused").get<bool>()) return std::make_unique<TopK>(shape, values);
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<TopK>(part, values); });

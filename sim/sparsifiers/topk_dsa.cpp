@@ -31,8 +31,7 @@ class TopkDsa : public Sparsifier {
         n,
         [&](std::int64_t worker) {
           const auto at = static_cast<std::size_t>(worker);
-          accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-          selection.threshold[at] = smallest_magnitude(accumulators, worker, selection.selected[at], N);
+          selection.threshold[at] = accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
         },
         [&](std::int64_t worker, WorkerShare& carry) {
           carry(selection.selected[static_cast<std::size_t>(worker)]);
@@ -115,6 +114,7 @@ SparsifierInfo describe_topk_dsa() {
   info.cost = "top-k over N on every worker, summing of a region; U grows with n";
   info.parameters = {scope_parameter(), bucket_bytes_parameter(), density_schedule_parameter()};
   info.exchanges_by_scope = true;
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) {
     return make_by_scope(shape, values, [&](const ReplayShape& part) { return std::make_unique<TopkDsa>(part, values); });
   };
