@@ -87,6 +87,8 @@ def _place(kind, more, row):
     series = [row.get("sparsifier"), row.get("parameters")]
     if kind == "bars":
         return row["iteration"], more["series"].index(series)
+    if kind == "strips":
+        return (row["from"] + row["to"]) / 2, row["place"]
     if kind == "cells":
         return more["columns"].index(float(row["workers"])), more["lines"].index(row["line"])
     if kind == "ranges":

@@ -31,7 +31,7 @@ OPTIONAL = {"selection": ("energy_exchanged_mean", "build_up_seed_low", "build_u
             "traffic": ("bytes_received_per_worker_max", "receive_buffer_bytes_max", "device_link_bytes_mean", "nic_bytes_mean", "network_link_bytes_mean", "global_link_bytes_mean")}
 # Key columns that directories of earlier versions lack, and what stands for them; they tell slices apart only where rows would be the same otherwise.
 OPTIONAL_KEYS = {**dict.fromkeys(("error_feedback", "lr_in_accumulator", "memory", "reduce_scatter", "reduce", "all_to_all", "gossip", "extrapolate_profile", "forward_time_s", "backward_time_s",
-                                  "network_requested"), ""), "index_encoding": "as_sent", "timeline": "sequential", "disturbance": "{}"}
+                                  "network_requested"), ""), "index_encoding": "as_sent", "timeline": "sequential", "timeline_options": "{}", "disturbance": "{}"}
 SOFT_KEYS = tuple(OPTIONAL_KEYS) + ("compute_times_origin", "warmup_iterations", "iterations", "network")
 CHOICES = {"metric_group": tuple(GROUPS), "expansion": ("captured", "boot", "hybrid", "shift"), "counts_origin": ("captured", "projected")}
 MAY_BE_NEGATIVE = ("threshold_mean",)
@@ -128,6 +128,13 @@ class Results:
         if row.run_id not in self._series:
             self._series[row.run_id] = _read_series(os.path.join(self.directory, "runs", row.run_id + ".json"), row.iterations)
         return self._series[row.run_id].get(name) or [math.nan] * row.iterations
+
+    def activity(self, row):
+        """What a worker of a run does in its last recorded iteration (docs/results.md), None where an earlier version made the run.
+        Errors: InputError."""
+        path = os.path.join(self.directory, "runs", row.run_id + ".json")
+        document = read_object(path)
+        return _checked_activity(path, document["activity"]) if "activity" in document else None
 
 
 def canonical_parameters(text):
@@ -286,6 +293,25 @@ def _read_series(path, iterations):
                 raise InputError(path, f"{pointer}/{index}", "a number or null", shorten(value))
         series[name] = [math.nan if value is None else float(value) for value in values]
     return series
+
+
+def _checked_activity(path, activity):
+    """Errors: InputError unless every piece lies inside the iteration and none ends before it begins."""
+    if not isinstance(activity, dict):
+        raise InputError(path, "/activity", "an object", shorten(activity))
+    end = _member(path, "/activity", activity, "end_s", (int, float), "a number")
+    for name, key, kinds in (("compute", "kind", str), ("communicate", "stream", int)):
+        for index, piece in enumerate(_member(path, "/activity", activity, name, list, "a list")):
+            pointer = f"/activity/{name}/{index}"
+            if not isinstance(piece, dict):
+                raise InputError(path, pointer, "an object", shorten(piece))
+            what = _member(path, pointer, piece, key, kinds, "a text" if kinds is str else "an integer")
+            if kinds is str and what not in ("forward", "backward", "selection", "other"):
+                raise InputError(path, f"{pointer}/kind", "forward, backward, selection or other", shorten(what))
+            times = [_member(path, pointer, piece, time, (int, float), "a number") for time in ("begin_s", "end_s")]
+            if not 0 <= times[0] <= times[1] <= end * (1 + 1e-9):
+                raise InputError(path, pointer, f"0 <= begin_s <= end_s <= {end:.9g}", f"{times[0]:.9g} and {times[1]:.9g}")
+    return activity
 
 
 def same_key(text, value):

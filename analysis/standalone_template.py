@@ -118,6 +118,17 @@ def cells(axes, panel, rows):
         axes.axvline(x, color="black", linewidth=1.4, linestyle=dashes(line))
 
 
+def strips(axes, panel, rows):
+    """Pieces of rows: every row of the CSV is one."""
+    for row in matching(rows, panel["where"]):
+        look = panel["looks"][row["kind"]]
+        length = number(row["to"]) - number(row["from"])
+        if length > 0:
+            narrow = length < panel["narrow"]
+            axes.barh(number(row["place"]), length, left=number(row["from"]), height=number(row["height"]), color=look["colour"], hatch="" if narrow else look["hatch"],
+                      edgecolor=look["colour"] if narrow else "black", linewidth=0.3)
+
+
 def handle(one):
     if one["kind"] == "patch":
         return Patch(facecolor=one["colour"], hatch=one["hatch"], edgecolor="black", linewidth=0.4, label=one["label"])
@@ -140,7 +151,7 @@ def draw():
             for one in SPEC["curves"]:
                 curve(axes, panel, one, rows)
         else:
-            {"bars": bars, "ranges": ranges, "cells": cells}[panel["kind"]](axes, panel, rows)
+            {"bars": bars, "ranges": ranges, "cells": cells, "strips": strips}[panel["kind"]](axes, panel, rows)
         for low, high in panel["shades"]:
             axes.axvspan(low, high, facecolor="#EDEDED", edgecolor="none", zorder=0)
         axes.set(title=panel["title"], xlabel=panel["xlabel"], ylabel=panel["ylabel"])

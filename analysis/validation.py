@@ -39,14 +39,15 @@ def draw(rows):
     operations = list(dict.fromkeys(row["op"] for row in rows))
     marker = {operation: OP_MARKERS[i % len(OP_MARKERS)] for i, operation in enumerate(operations)}
     uses = [use for use in USES if any(row["use"] == use for row in rows)]
-    series = [one for one in SERIES if any(row.get("series") == one for row in rows)]
+    series = list(dict.fromkeys(row["series"] for row in rows if row.get("series")))
+    kinds = {one: SERIES.get(one, (one, True, 3.5)) for one in series}
     close = 0.05 if series else 0.25
     handles = [[Line2D([], [], linestyle="none", marker="o", color=colour[group], label=style.plain(group)) for group in groups],
                [Line2D([], [], linestyle="none", marker=marker[one], color="black", label=one) for one in operations],
                [Line2D([], [], linestyle="none", marker="o", color="black", markerfacecolor="black" if USES[use][1] else "white",
                        label=USES[use][0]) for use in uses] if not series else
-               [Line2D([], [], linestyle="none", marker="o", color="black", markerfacecolor="black" if SERIES[one][1] else "white",
-                       markersize=SERIES[one][2] * 1.5, label=SERIES[one][0]) for one in series] +
+               [Line2D([], [], linestyle="none", marker="o", color="black", markerfacecolor="black" if kinds[one][1] else "white",
+                       markersize=kinds[one][2] * 1.5, label=style.plain(kinds[one][0])) for one in series] +
                [Line2D([], [], color="black", linewidth=0.5, label="fastest to slowest repeat")],
                [Line2D([], [], color="black", linewidth=0.7, label="equal"),
                 Line2D([], [], color="black", linewidth=0.5, linestyle=(0, (4, 2)), label=f"{100 * close:.0f} % apart")]]
@@ -64,12 +65,12 @@ def draw(rows):
         axes.plot([low, high], [factor, factor] if series else [low * factor, high * factor], color="black", **look)
     for row in rows:
         group = row["platform"] if row["platform"] != "shaped-links" else row["algorithm"]
-        filled = USES[row["use"]][1] and (not series or SERIES[row["series"]][1])
+        filled = USES[row["use"]][1] and (not series or kinds[row["series"]][1])
         if series:
             axes.plot([row["measured_s"] * 1e3] * 2, [row["simulated_s"] / one for one in row["spread_s"]], color=colour[group], linewidth=0.5)
         axes.plot(row["measured_s"] * 1e3, row["simulated_s"] / row["measured_s"] if series else row["simulated_s"] * 1e3, linestyle="none",
                   marker=marker[row["op"]], color=colour[group], markerfacecolor=colour[group] if filled else "white",
-                  markersize=SERIES[row["series"]][2] if series else 3.5)
+                  markersize=kinds[row["series"]][2] if series else 3.5)
     axes.set_xlabel("measured [ms]")
     axes.set_ylabel("simulated / measured" if series else "simulated [ms]")
     return sheet.figure

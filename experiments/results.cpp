@@ -11,6 +11,7 @@
 #include "experiments/environment.hpp"
 #include "experiments/observed_traffic.hpp"
 #include "experiments/timeline_fields.hpp"
+#include "sim/iteration_view.hpp"
 #include "sim/sparsifier.hpp"
 
 namespace sparscale::experiments {
@@ -272,7 +273,7 @@ void check_claims(const Json& claims, const std::string& file, const std::string
 
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& replay_expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire,
-                  const std::vector<std::string>& critical_path, const std::vector<sim::IterationTime>& kernel_low,
+                  const sim::IterationLog& log, const std::vector<sim::IterationTime>& kernel_low,
                   const std::vector<sim::IterationTime>& kernel_high) {
   const ReplayPoint& replay = experiment.replays.at(run.replay);
   Json expansion = replay_expansion;
@@ -485,7 +486,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
           {"self_check", self_check},
           {"warnings", warnings},
           {"traffic", observed.document},
-          {"critical_path", critical_path},
+          {"critical_path", sim::critical_path(log)},
+          {"activity", sim::activity(log)},
           {"summary", {{"selection", selection}, {"time", time}, {"traffic", traffic}}},
           {"series", written_series}};
 }

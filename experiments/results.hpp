@@ -23,11 +23,11 @@ const std::vector<Column>& result_columns();
 void check_claims(const Json& claims, const std::string& file, const std::string& place);
 
 /// One run: parameters, inputs, origins, warnings, series and summary. `expansion` and `self_check` as the replay stage wrote them,
-/// `wire` what its encoding did, `critical_path` that of the last iteration in words.
+/// `wire` what its encoding did, `log` the last iteration.
 /// `kernel_low` and `kernel_high`: the times with the quartiles of the kernel profile; empty when they are not looked at.
 Json run_document(const Experiment& experiment, const RunPoint& run, const Json& expansion, const Json& self_check,
                   const std::vector<Json>& records, const std::vector<sim::IterationTime>& times, const sim::WireUse& wire = {},
-                  const std::vector<std::string>& critical_path = {}, const std::vector<sim::IterationTime>& kernel_low = {},
+                  const sim::IterationLog& log = {}, const std::vector<sim::IterationTime>& kernel_low = {},
                   const std::vector<sim::IterationTime>& kernel_high = {});
 
 /// One row per run and metric group, with the bands over runs that differ in their seed alone; numbers with the fewest digits that read

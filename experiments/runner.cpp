@@ -181,8 +181,8 @@ void do_runs(const Experiment& experiment, const std::vector<std::size_t>& runs,
         bounds[upper].push_back(run.wire.is_plain() ? bound.time(record)
                                                     : bound.time(sim::encoded_record(record, run.wire, gradients, wire)));
     }
-    const Json document = run_document(experiment, run, header.at("expansion"), self_check, records, times, wire,
-                                       sim::critical_path(timeline.log()), bounds[0], bounds[1]);
+    const Json document =
+        run_document(experiment, run, header.at("expansion"), self_check, records, times, wire, timeline.log(), bounds[0], bounds[1]);
     write_file_atomic(run_file(directory, run.key), document.dump(1) + "\n");
   };
   std::size_t failed = 0;

@@ -1,5 +1,7 @@
 #include "experiments/timeline_fields.hpp"
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "sim/disturbed_networks.hpp"
 #include "sim/sparsifier.hpp"
@@ -74,11 +76,23 @@ void set_timeline(const Experiment& experiment, const ReplayPoint& replay, const
   }
   if (run.network == "nccl" && mode.name != "sequential" && mode.name != "ddp_buckets" && mode.name != "layer_wise" && mode.name != "p3")
     throw InputError(file, "/network", "auto, simgrid or recurrence where the timeline is " + mode.name, "nccl");
+  if (run.network == "nccl" && run.timeline.streams > 1)
+    throw InputError(file, "/network", "auto or simgrid where the timeline has several streams, which share links", "nccl");
   if (mode.needs_layers) {
     std::vector<std::int64_t> elements;
     for (const traces::Layer& layer : experiment.traces.at(replay.trace).info().layers) elements.push_back(layer.size);
     const auto how = run.timeline_field.at("layer_times").get<std::string>();
     run.timeline.layers = sim::layer_times(elements, run.forward_times_s, run.backward_times_s, how, file, pointer + "/layer_times");
+    const auto& layers = experiment.traces.at(replay.trace).info().layers;
+    bool convolution = false;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (layers[l].shape.size() > 1) convolution = layers[l].shape.size() > 2;
+      run.timeline.layers[l].convolution = convolution;
+    }
+    if (run.timeline.by_layer == "kind" && mode.name == "hybrid" &&
+        std::none_of(layers.begin(), layers.end(), [](const traces::Layer& layer) { return layer.shape.size() > 2; }))
+      throw InputError(file, pointer + "/by_layer", "window, fastest, butterfly or ring, as no layer of the trace is a convolution",
+                       "\"kind\"");
   }
   if (run.timeline_field != sim::resolve_timeline("sequential", file, pointer)) {
     run.identity["timeline"] = run.timeline_field;

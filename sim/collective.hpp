@@ -64,6 +64,9 @@ class Program {
   virtual std::int64_t owner(std::int64_t block) const { return block; }
   /// Aggregating switches, numbered after the workers (0 or 1).
   virtual std::int64_t switches() const { return 0; }
+  /// Parts that workers enter, each at a time of its own, and that end by themselves: several calls side by side (merged_program.hpp).
+  virtual std::int64_t parts() const { return 1; }
+  virtual std::int64_t part_of([[maybe_unused]] std::int64_t lane) const { return 0; }
   /// Bytes of every block when this program is a ring: all workers have the same number of steps, and in step s worker i sends block
   /// (i - s) mod n to worker i + 1 and receives from worker i - 1 (mod n). Empty otherwise. A back-end may time such a program without
   /// walking its steps.

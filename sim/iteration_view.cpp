@@ -31,8 +31,20 @@ std::string text_of(const IterationLog& log, const Leg& leg) {
   const double spent_s = leg.end_s - leg.begin_s;
   std::string text = call.name + ", entered last by worker " + std::to_string(leg.worker) + ": " + duration(spent_s);
   if (call.busiest_link_s <= 0) return text + ", latency alone";
-  text += call.busiest_link_s < spent_s / 2 ? ", mostly latency and waiting; " : ", bound by ";
-  return text + "links of class " + call.busiest_class + " (" + call.busiest_link + " transfers for " + duration(call.busiest_link_s) + ")";
+  // What calls of other streams that meet this one put on the same link.
+  double others_s = 0;
+  const auto link = static_cast<std::size_t>(call.busiest_link_id);
+  for (const IterationLog::Call& other : log.calls) {
+    if (other.stream == call.stream || other.link_bytes.empty()) continue;
+    const double begin_s = *std::min_element(other.begin_s.begin(), other.begin_s.end());
+    const double end_s = *std::max_element(other.end_s.begin(), other.end_s.end());
+    if (end_s > leg.begin_s && begin_s < leg.end_s)
+      others_s += call.busiest_link_s * static_cast<double>(other.link_bytes[link]) / static_cast<double>(call.link_bytes[link]);
+  }
+  text += call.busiest_link_s + others_s < spent_s / 2 ? ", mostly latency and waiting; " : ", bound by ";
+  text += "links of class " + call.busiest_class + " (" + call.busiest_link + " transfers for " + duration(call.busiest_link_s);
+  if (others_s > 0) text += ", and for " + duration(others_s) + " for calls of other streams that meet it";
+  return text + ")";
 }
 
 }  // namespace
@@ -52,6 +64,7 @@ std::vector<std::string> critical_path(const IterationLog& log) {
     if (!log.compute[of].empty()) consider(of, log.compute[of].back().end_s);
     for (const IterationLog::Call& call : log.calls) consider(of, call.end_s[of]);
   }
+  std::int64_t stream = -1;  // of the call that the path has just left
   while (now > log.begin_s) {
     // What ended on this worker last.
     const IterationLog::Segment* segment = nullptr;
@@ -62,11 +75,15 @@ std::vector<std::string> critical_path(const IterationLog& log) {
     for (std::size_t c = 0; c < log.calls.size(); ++c) {
       const double end_s = log.calls[c].end_s[worker];
       if (end_s > now || end_s <= log.calls[c].begin_s[worker]) continue;
-      if (call < 0 || end_s >= log.calls[static_cast<std::size_t>(call)].end_s[worker]) call = static_cast<std::int64_t>(c);
+      const IterationLog::Call* const best = call < 0 ? nullptr : &log.calls[static_cast<std::size_t>(call)];
+      // Of several that ended at once, the one that the call which the path has left follows in its stream.
+      const bool follows = best == nullptr || log.calls[c].stream == stream || best->stream != stream;
+      if (best == nullptr || end_s > best->end_s[worker] || (end_s == best->end_s[worker] && follows)) call = static_cast<std::int64_t>(c);
     }
     if (segment != nullptr && (call < 0 || segment->end_s >= log.calls[static_cast<std::size_t>(call)].end_s[worker])) {
       legs.push_back({worker, -1, segment->begin_s, segment->end_s, segment->name});
       now = segment->begin_s;
+      stream = -1;
       continue;
     }
     if (call < 0) break;
@@ -78,6 +95,7 @@ std::vector<std::string> critical_path(const IterationLog& log) {
     legs.push_back({last, call, made.begin_s[last], end_s, {}});
     worker = last;
     now = made.begin_s[last];
+    stream = made.stream;
   }
   std::reverse(legs.begin(), legs.end());
   std::vector<std::string> lines;
@@ -103,17 +121,73 @@ std::vector<std::string> critical_path(const IterationLog& log) {
   return lines;
 }
 
+namespace {
+
+std::int64_t streams_of(const IterationLog& log) {
+  std::int64_t streams = 1;
+  for (const IterationLog::Call& call : log.calls) streams = std::max(streams, call.stream + 1);
+  return streams;
+}
+
+}  // namespace
+
+Json activity(const IterationLog& log) {
+  static constexpr const char* kinds[] = {"forward", "backward", "selection", "other"};
+  std::size_t last = 0;
+  double end_s = -std::numeric_limits<double>::infinity();
+  for (std::size_t worker = 0; worker < log.compute.size(); ++worker) {
+    double own_s = log.compute[worker].empty() ? log.begin_s : log.compute[worker].back().end_s;
+    for (const IterationLog::Call& call : log.calls) own_s = std::max(own_s, call.end_s[worker]);
+    if (own_s <= end_s) continue;
+    end_s = own_s;
+    last = worker;
+  }
+  const double least_s = (log.end_s - log.begin_s) / 2000;
+  struct Piece {
+    Json what;
+    double begin_s, end_s;
+  };
+  // Lengthens the last of the pieces, which are all of one lane, or adds one; what lies before the iteration is left out.
+  const auto add = [&](std::vector<Piece>& lane, const Json& what, double from_s, double to_s) {
+    from_s = std::max(from_s, log.begin_s) - log.begin_s;
+    to_s -= log.begin_s;
+    if (to_s <= from_s) return;
+    if (!lane.empty() && lane.back().what == what && from_s - lane.back().end_s <= least_s)
+      lane.back().end_s = std::max(lane.back().end_s, to_s);
+    else
+      lane.push_back({what, from_s, to_s});
+  };
+  Json strip = {{"worker", last}, {"end_s", log.end_s - log.begin_s}, {"compute", Json::array()}, {"communicate", Json::array()}};
+  const auto write = [&](const char* list, const char* key, const std::vector<Piece>& lane) {
+    for (const Piece& piece : lane) strip[list].push_back({{key, piece.what}, {"begin_s", piece.begin_s}, {"end_s", piece.end_s}});
+  };
+  std::vector<Piece> compute;
+  if (!log.compute.empty())
+    for (const IterationLog::Segment& segment : log.compute[last])
+      add(compute, kinds[static_cast<std::size_t>(segment.kind)], segment.begin_s, segment.end_s);
+  write("compute", "kind", compute);
+  for (std::int64_t stream = 0; stream < streams_of(log); ++stream) {
+    std::vector<Piece> calls;
+    for (const IterationLog::Call& call : log.calls)
+      if (call.stream == stream) add(calls, stream, call.begin_s[last], call.end_s[last]);
+    write("communicate", "stream", calls);
+  }
+  return strip;
+}
+
 Json event_trace(const IterationLog& log) {
+  const std::int64_t streams = streams_of(log);
   double origin_s = log.end_s;
   for (const auto& segments : log.compute)
     if (!segments.empty()) origin_s = std::min(origin_s, segments.front().begin_s);
   for (const IterationLog::Call& call : log.calls)
     for (const double begin_s : call.begin_s) origin_s = std::min(origin_s, begin_s);
   Json events = Json::array();
-  const auto name_track = [&](std::size_t worker, int track, const char* name) {
+  const auto name_track = [&](std::size_t worker, std::int64_t track, const std::string& name) {
     events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", worker}, {"tid", track}, {"args", {{"name", name}}}});
   };
-  const auto add = [&](std::size_t worker, int track, const std::string& name, const char* category, double begin_s, double end_s) {
+  const auto add = [&](std::size_t worker, std::int64_t track, const std::string& name, const char* category, double begin_s,
+                       double end_s) {
     events.push_back({{"name", name},
                       {"cat", category},
                       {"ph", "X"},
@@ -125,14 +199,15 @@ Json event_trace(const IterationLog& log) {
   for (std::size_t worker = 0; worker < log.compute.size(); ++worker) {
     events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", worker}, {"args", {{"name", "worker " + std::to_string(worker)}}}});
     name_track(worker, 0, "compute");
-    name_track(worker, 1, "communicate");
+    for (std::int64_t stream = 0; stream < streams; ++stream)
+      name_track(worker, 1 + stream, streams == 1 ? "communicate" : "communicate " + std::to_string(stream + 1));
     for (const IterationLog::Segment& segment : log.compute[worker]) {
       static constexpr const char* kinds[] = {"forward", "backward", "selection", "other"};
       add(worker, 0, segment.name, kinds[static_cast<std::size_t>(segment.kind)], segment.begin_s, segment.end_s);
     }
     for (const IterationLog::Call& call : log.calls)
       if (call.end_s[worker] > call.begin_s[worker]) {
-        add(worker, 1, call.name, "communication", call.begin_s[worker], call.end_s[worker]);
+        add(worker, 1 + call.stream, call.name, "communication", call.begin_s[worker], call.end_s[worker]);
         events.back()["args"] = {{"bytes", call.bytes[worker]}, {"busiest_link", call.busiest_link}};
       }
   }
@@ -142,26 +217,33 @@ Json event_trace(const IterationLog& log) {
 std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, std::uint64_t gossip_seed) {
   const std::size_t n = log.compute.size();
   std::vector<GoalPart> parts;
-  std::vector<double> done_s(n, std::numeric_limits<double>::infinity());
+  std::vector<double> begin_s(n, std::numeric_limits<double>::infinity());
   for (std::size_t worker = 0; worker < n; ++worker) {
-    if (!log.compute[worker].empty()) done_s[worker] = log.compute[worker].front().begin_s;
-    if (!log.calls.empty()) done_s[worker] = std::min(done_s[worker], log.calls.front().begin_s[worker]);
+    if (!log.compute[worker].empty()) begin_s[worker] = log.compute[worker].front().begin_s;
+    for (const IterationLog::Call& call : log.calls) begin_s[worker] = std::min(begin_s[worker], call.begin_s[worker]);
   }
-  const auto compute_until = [&](const std::vector<double>& until_s) {
+  std::vector<std::vector<double>> done_s(static_cast<std::size_t>(streams_of(log)), begin_s);
+  const auto compute_until = [&](const std::vector<double>& from_s, const std::vector<double>& until_s) {
     std::vector<double> compute_s(n);
-    for (std::size_t worker = 0; worker < n; ++worker) compute_s[worker] = std::max(0.0, until_s[worker] - done_s[worker]);
+    for (std::size_t worker = 0; worker < n; ++worker) compute_s[worker] = std::max(0.0, until_s[worker] - from_s[worker]);
     return compute_s;
   };
   for (const IterationLog::Call& call : log.calls) {
     const CollectiveAlgorithm& algorithm = find_collective(call.operation, call.algorithm);
-    parts.push_back({compute_until(call.begin_s), algorithm.make({call.bytes, call.root, network.node_of_worker(), 0, call.round,
-                                                                  call.operation == Operation::gossip ? gossip_seed : 1})});
-    done_s = call.end_s;
+    std::vector<double>& stream_s = done_s[static_cast<std::size_t>(call.stream)];
+    parts.push_back({compute_until(stream_s, call.begin_s),
+                     algorithm.make({call.bytes, call.root, network.node_of_worker(), 0, call.round,
+                                     call.operation == Operation::gossip ? gossip_seed : 1}),
+                     call.stream});
+    stream_s = call.end_s;
   }
-  std::vector<double> end_s = done_s;
+  std::vector<double> all_s = done_s.front();
+  for (const std::vector<double>& stream_s : done_s)
+    for (std::size_t worker = 0; worker < n; ++worker) all_s[worker] = std::max(all_s[worker], stream_s[worker]);
+  std::vector<double> end_s = all_s;
   for (std::size_t worker = 0; worker < n; ++worker)
     if (!log.compute[worker].empty()) end_s[worker] = std::max(end_s[worker], log.compute[worker].back().end_s);
-  parts.push_back({compute_until(end_s), nullptr});
+  parts.push_back({compute_until(all_s, end_s), nullptr, -1});
   return parts;
 }
 
@@ -177,11 +259,22 @@ class Rank {
     return label;
   }
   const std::string& lines() const { return lines_; }
-  std::vector<std::int64_t> last;  // what has to be over before the next part
+  /// What has to be over before the next part of a stream; -1: of all.
+  std::vector<std::int64_t> last(std::int64_t stream) const {
+    if (stream >= 0) {
+      const auto own = last_.find(stream);
+      return own == last_.end() ? std::vector<std::int64_t>() : own->second;
+    }
+    std::vector<std::int64_t> all;
+    for (const auto& [of, labels] : last_) all.insert(all.end(), labels.begin(), labels.end());
+    return all;
+  }
+  void set_last(std::int64_t stream, std::vector<std::int64_t> labels) { last_[stream] = std::move(labels); }
 
  private:
   std::int64_t labels_ = 0;
   std::string lines_;
+  std::map<std::int64_t, std::vector<std::int64_t>> last_;  // by stream
 };
 
 // Messages from one strand to another, as they are sent.
@@ -196,7 +289,7 @@ std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::uint64_t>> mess
   return messages;
 }
 
-void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t first_tag) {
+void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t first_tag, std::int64_t stream) {
   const std::int64_t lanes = program.lanes(), ends = program.workers() + program.switches();
   const auto sent = messages_of(program, ends * lanes);
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> received;
@@ -213,7 +306,7 @@ void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t 
         while (std::ssize(mine) < steps_of(lane)) {
           const std::int64_t strand = end * lanes + lane;
           program.step(strand, std::ssize(mine), step);
-          std::vector<std::int64_t> after = mine.empty() ? rank.last : std::vector<std::int64_t>{mine.back()};
+          std::vector<std::int64_t> after = mine.empty() ? rank.last(stream) : std::vector<std::int64_t>{mine.back()};
           bool held = false;
           for (const After& one : step.after) {
             const auto& other = over[static_cast<std::size_t>(one.lane)];
@@ -250,7 +343,7 @@ void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t 
       if (std::ssize(mine) < steps_of(lane)) throw RunError("lanes of worker " + std::to_string(end) + " wait for each other");
       if (!mine.empty()) last.push_back(mine.back());
     }
-    if (!last.empty()) rank.last = last;
+    if (!last.empty()) rank.set_last(stream, last);
   }
 }
 
@@ -281,11 +374,13 @@ std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& par
   std::vector<Rank> ranks(static_cast<std::size_t>(ends));
   std::int64_t tag = 0;  // of a call's first pair of lanes: messages of different calls never match
   for (const GoalPart& part : parts) {
+    // Waiting in one stream keeps no processor from another.
+    const std::string cpu = part.stream > 0 ? " cpu " + std::to_string(part.stream) : "";
     for (std::size_t worker = 0; worker < part.compute_s.size(); ++worker)
       if (const long long units = std::llround(part.compute_s[worker] / unit.unit_s); units > 0)
-        ranks[worker].last = {ranks[worker].add("calc " + std::to_string(units), ranks[worker].last)};
+        ranks[worker].set_last(part.stream, {ranks[worker].add("calc " + std::to_string(units) + cpu, ranks[worker].last(part.stream))});
     if (!part.program) continue;
-    add_program(*part.program, ranks, tag);
+    add_program(*part.program, ranks, tag, part.stream);
     tag += part.program->lanes() * part.program->lanes();
     if (tag > std::numeric_limits<std::int32_t>::max()) throw RunError("a schedule with more tags than GOAL has");
   }

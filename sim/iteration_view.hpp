@@ -16,14 +16,20 @@ namespace sparscale::sim {
 /// over).
 std::vector<std::string> critical_path(const IterationLog& log);
 
-/// Chrome's trace format (Perfetto, chrome://tracing): a process per worker with the tracks compute and communicate; ts and dur in
-/// microseconds from the first event.
+/// What the worker that is done last does during the iteration, in seconds from its begin: {worker, end_s, compute: [{kind, begin_s,
+/// end_s}], communicate: [{stream, begin_s, end_s}]}, stream by stream in order. Pieces of a kind that follow one another are one, as are
+/// those with a gap of less than a two-thousandth of the iteration between them, which no figure shows.
+Json activity(const IterationLog& log);
+
+/// Chrome's trace format (Perfetto, chrome://tracing): a process per worker with the tracks compute and communicate (one for each stream of
+/// calls); ts and dur in microseconds from the first event.
 Json event_trace(const IterationLog& log);
 
 /// A part of a schedule: how long each worker computes (one per worker or none), then a message program (or none).
 struct GoalPart {
   std::vector<double> compute_s;
   std::shared_ptr<const Program> program;
+  std::int64_t stream = 0;  // parts of one stream follow one another; -1: when all streams are through
 };
 
 /// What LogGOPSim has to be told. Its parameters are whole numbers for all pairs of ranks, so a byte takes one unit of time: unit_s, from

@@ -67,7 +67,7 @@ const Path& Paths::path(std::int64_t from, std::int64_t to) {
 }
 
 void check_start(const Program& program, const platforms::Topology& topology, std::span<const double> start_s) {
-  if (program.workers() != topology.workers() || static_cast<std::int64_t>(start_s.size()) != topology.workers())
+  if (program.workers() != topology.workers() || std::ssize(start_s) != topology.workers() * program.parts())
     throw RunError("a collective of " + std::to_string(program.workers()) + " workers with " + std::to_string(start_s.size()) +
                    " starts on a network for " + std::to_string(topology.workers()));
   for (const double start : start_s)

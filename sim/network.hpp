@@ -13,7 +13,7 @@
 namespace sparscale::sim {
 
 struct CollectiveTiming {
-  std::vector<double> end_s;              // when each worker is done, on the clock of start_s
+  std::vector<double> end_s;              // when each worker is done, on the clock of start_s and in its order
   std::vector<std::uint64_t> bytes_sent;  // per worker
   std::uint64_t messages = 0;
   std::string network;  // simgrid, recurrence or nccl: the back-end that was used
@@ -22,7 +22,8 @@ struct CollectiveTiming {
 class Network {
  public:
   virtual ~Network() = default;
-  /// Runs one program. start_s: when each worker enters, n of them, finite, >= 0. Errors: RunError when a message never completes.
+  /// Runs one program. start_s: when each worker enters, n of them (of a program with several parts: all workers of one part after the
+  /// other), finite, >= 0. Errors: RunError when a message never completes.
   virtual CollectiveTiming time(const Program& program, std::span<const double> start_s) = 0;
   /// The node of every worker, for algorithms that follow the nodes (CollectiveInput::node).
   virtual std::span<const std::int64_t> node_of_worker() const = 0;

@@ -31,7 +31,7 @@ class Recurrence : public Network {
       simulate(program, now, timing);
     else if (!program.ring_block_bytes().empty())
       ring(program, now, timing);
-    else if (program.lanes() > 1 || program.switches() > 0)
+    else if (program.lanes() > 1 || program.switches() > 0 || program.parts() > 1)
       simulate(program, now, timing);
     else
       walk(program, now, timing);
@@ -76,29 +76,30 @@ class Recurrence : public Network {
     struct Event {
       double time_s;
       std::uint64_t number;  // ties in the order of making
-      std::int32_t enters;   // the worker, or -1: a message ends
+      std::int64_t enters;   // the place of a worker and part, or behind them a switch; -1: a message ends
       ProgramRun::Message message;
       bool operator<(const Event& other) const { return std::tie(other.time_s, other.number) < std::tie(time_s, number); }
     };
     ProgramRun run(program, topology_.eager());
     std::priority_queue<Event> events;
     std::uint64_t made = 0;
-    const auto ends = static_cast<std::int32_t>(program.workers() + program.switches());
-    for (std::int32_t worker = 0; worker < ends; ++worker)
-      events.push({static_cast<std::size_t>(worker) < now.size() ? now[static_cast<std::size_t>(worker)] : 0, made++, worker, {}});
+    const std::int64_t n = program.workers(), places = n * program.parts();
+    for (std::int64_t place = 0; place < places + program.switches(); ++place)
+      events.push({place < places ? now[static_cast<std::size_t>(place)] : 0, made++, place, {}});
     std::vector<ProgramRun::Message> started;
     std::vector<std::int32_t> steps_ended;
     while (!events.empty()) {
       const Event event = events.top();
       events.pop();
-      if (event.enters >= 0) {
-        run.enter(event.enters, started);
+      if (event.enters >= places) {
+        run.enter(static_cast<std::int32_t>(event.enters - places + n), started);
+      } else if (event.enters >= 0) {
+        run.enter_part(static_cast<std::int32_t>(event.enters % n), event.enters / n, started);
       } else {
         steps_ended.clear();
         run.ended(event.message, steps_ended);
         for (const std::int32_t strand : steps_ended) {
-          const auto worker = static_cast<std::size_t>(run.worker_of(strand));
-          if (worker < now.size()) now[worker] = event.time_s;
+          if (const std::int64_t place = run.place_of(strand); place >= 0) now[static_cast<std::size_t>(place)] = event.time_s;
           run.next(strand, started);
         }
       }

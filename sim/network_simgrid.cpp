@@ -62,6 +62,7 @@ class Simulation {
  public:
   Simulation(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s, bool in_step)
       : run_(program, topology.eager()),
+        workers_(static_cast<std::size_t>(program.workers())),
         in_step_(in_step),
         end_s_(start_s.begin(), start_s.end()),
         engine_((xbt_log_control_set("root.thres:critical"), "sparscale")) {
@@ -75,18 +76,19 @@ class Simulation {
   }
 
   void simulate(std::span<const double> start_s) {
-    for (std::size_t worker = 0; worker < end_s_.size(); ++worker) {
-      const auto id = static_cast<std::int32_t>(worker);
-      if (start_s[worker] > 0)
-        simgrid::kernel::timer::Timer::set(start_s[worker], [this, id] {
-          run_.enter(id, started_);
+    for (std::size_t place = 0; place < end_s_.size(); ++place) {
+      const auto worker = static_cast<std::int32_t>(place % workers_);
+      const auto part = static_cast<std::int64_t>(place / workers_);
+      if (start_s[place] > 0)
+        simgrid::kernel::timer::Timer::set(start_s[place], [this, worker, part] {
+          run_.enter_part(worker, part, started_);
           send_started();
         });
       else
-        run_.enter(id, started_);
+        run_.enter_part(worker, part, started_);
     }
     step_messages_ = started_.size();
-    for (std::size_t end = end_s_.size(); end < hosts_.size(); ++end) run_.enter(static_cast<std::int32_t>(end), started_);
+    for (std::size_t end = workers_; end < hosts_.size(); ++end) run_.enter(static_cast<std::int32_t>(end), started_);
     send_started();
     engine_.run();
     run_.check_finished();
@@ -162,8 +164,8 @@ class Simulation {
     steps_ended_.clear();
     run_.ended(message, steps_ended_);
     for (const std::int32_t strand : steps_ended_) {
-      const auto worker = static_cast<std::size_t>(run_.worker_of(strand));
-      if (worker < end_s_.size()) end_s_[worker] = now_s;  // the last of its lanes counts
+      // The last of its lanes counts.
+      if (const std::int64_t place = run_.place_of(strand); place >= 0) end_s_[static_cast<std::size_t>(place)] = now_s;
       run_.next(strand, started_);
     }
     --under_way_;
@@ -179,6 +181,7 @@ class Simulation {
   }
 
   ProgramRun run_;
+  std::size_t workers_;
   bool in_step_;  // all messages of a step end at one date
   std::size_t under_way_ = 0, step_messages_ = 0;
   double step_end_s_ = 0;
@@ -192,7 +195,7 @@ class Simulation {
   std::int64_t just_completed_ = -1;
 };
 
-// What the forked process hands back, in memory that both see; end_s and bytes_sent of all workers follow.
+// What the forked process hands back, in memory that both see; end_s of all workers and parts and bytes_sent of all workers follow.
 struct Answer {
   enum class State : int { none, done, failed };
   std::atomic<State> state{State::none};
@@ -202,8 +205,9 @@ struct Answer {
 
 class SharedAnswer {
  public:
-  explicit SharedAnswer(std::size_t workers)
-      : workers_(workers), size_(sizeof(Answer) + workers * (sizeof(double) + sizeof(std::uint64_t))) {
+  /// `places`: workers times parts.
+  SharedAnswer(std::size_t workers, std::size_t places)
+      : workers_(workers), places_(places), size_(sizeof(Answer) + places * sizeof(double) + workers * sizeof(std::uint64_t)) {
     memory_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) throw RunError("no memory for a simulation: " + std::string(std::strerror(errno)));
     answer_ = new (memory_) Answer;
@@ -212,11 +216,11 @@ class SharedAnswer {
   SharedAnswer& operator=(const SharedAnswer&) = delete;
   ~SharedAnswer() { ::munmap(memory_, size_); }
   Answer& answer() { return *answer_; }
-  std::span<double> end_s() { return {reinterpret_cast<double*>(answer_ + 1), workers_}; }
-  std::span<std::uint64_t> bytes_sent() { return {reinterpret_cast<std::uint64_t*>(end_s().data() + workers_), workers_}; }
+  std::span<double> end_s() { return {reinterpret_cast<double*>(answer_ + 1), places_}; }
+  std::span<std::uint64_t> bytes_sent() { return {reinterpret_cast<std::uint64_t*>(end_s().data() + places_), workers_}; }
 
  private:
-  std::size_t workers_, size_;
+  std::size_t workers_, places_, size_;
   void* memory_;
   Answer* answer_;
 };
@@ -293,7 +297,7 @@ class SimGrid : public Network {
   CollectiveTiming simulate(const Program& program, std::span<const double> start_s) {
     const double precision = precision_s(program, start_s);  // finds programs that never end as well
     const bool in_step = is_ring_of_equals(program, start_s);
-    SharedAnswer shared(start_s.size());
+    SharedAnswer shared(static_cast<std::size_t>(program.workers()), start_s.size());
     const int log = ::memfd_create("simulation log", MFD_CLOEXEC);
     if (log < 0) throw RunError("no file for a simulation's log: " + std::string(std::strerror(errno)));
     std::fflush(nullptr);
@@ -346,7 +350,9 @@ class SimGrid : public Network {
     const CollectiveTiming timing = recurrence_->time(program, start_s);
     const double scale_s = *std::max_element(timing.end_s.begin(), timing.end_s.end());
     const double contention = recurrence_is_exact(program, topology_) ? 1 : static_cast<double>(start_s.size());
-    return std::max(1e-18, 2e-14 * contention * scale_s);
+    const double precision = std::max(1e-18, 2e-14 * contention * scale_s);
+    // The same for calls that differ in a start alone: whoever looks for starts that fit the ends must not be led about by roundings.
+    return program.parts() > 1 ? std::exp2(std::floor(std::log2(precision))) : precision;
   }
 
   // A collision-free name of what is simulated: all that the result depends on besides the topology.
@@ -360,7 +366,9 @@ class SimGrid : public Network {
       text.append(reinterpret_cast<const char*>(blocks.data()), blocks.size_bytes());
       return sha256_hex(text);
     }
+    add(static_cast<std::uint64_t>(program.parts()));
     add(static_cast<std::uint64_t>(program.lanes()));
+    for (std::int64_t lane = 0; lane < program.lanes(); ++lane) add(static_cast<std::uint64_t>(program.part_of(lane)));
     Step step;
     for (std::int64_t strand = 0; strand < strands_of(program); ++strand) {
       add(static_cast<std::uint64_t>(program.steps(strand)));

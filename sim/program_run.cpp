@@ -12,6 +12,8 @@ ProgramRun::ProgramRun(const Program& program, bool eager) : program_(program), 
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   if (n < 1 || lanes < 1 || n > most || lanes > most / ends)
     throw RunError("a message program for " + std::to_string(n) + " workers with " + std::to_string(lanes) + " lanes each");
+  one_part_ = program.parts() == 1;
+  workers_ = static_cast<std::int32_t>(n);
   lanes_ = static_cast<std::int32_t>(lanes);
   strands_.resize(static_cast<std::size_t>(ends * lanes));
   bytes_sent_.resize(static_cast<std::size_t>(n));
@@ -21,6 +23,11 @@ ProgramRun::ProgramRun(const Program& program, bool eager) : program_(program), 
 
 void ProgramRun::enter(std::int32_t worker, std::vector<Message>& started) {
   for (std::int32_t lane = 0; lane < lanes_; ++lane) next(worker * lanes_ + lane, started);
+}
+
+void ProgramRun::enter_part(std::int32_t worker, std::int64_t part, std::vector<Message>& started) {
+  for (std::int32_t lane = 0; lane < lanes_; ++lane)
+    if (program_.part_of(lane) == part) next(worker * lanes_ + lane, started);
 }
 
 void ProgramRun::next(std::int32_t strand, std::vector<Message>& started) {

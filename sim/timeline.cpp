@@ -42,21 +42,32 @@ double TimelineContext::kernel_s(std::size_t worker, const std::string& operatio
 }
 
 CollectiveTiming TimelineContext::collective(const CollectiveCall& call, const std::vector<double>& start_s, const std::string& algorithm) {
-  const CollectiveAlgorithm& chosen =
-      find_collective(call.operation, algorithm.empty() ? algorithm_of(options_.collectives, call.operation) : algorithm);
-  const auto bytes = call.bytes_of_all(workers_, !call.bytes_unpadded.empty());
-  const std::int64_t round = call.operation == Operation::gossip ? iteration_ : 0;
-  const std::unique_ptr<Program> program =
-      chosen.make({bytes, call.root, network_->node_of_worker(), 0, round, call.operation == Operation::gossip ? options_.gossip_seed : 1,
-                   call.stream ? &*call.stream : nullptr});
-  CollectiveTiming timing = network_->time(*program, start_s);
+  const Prepared prepared = prepare(call, algorithm);
+  CollectiveTiming timing = network_->time(*prepared.program, start_s);
+  account(call, prepared, start_s, timing);
+  return timing;
+}
 
+TimelineContext::Prepared TimelineContext::prepare(const CollectiveCall& call, const std::string& algorithm) const {
+  Prepared prepared;
+  prepared.algorithm = &find_collective(call.operation, algorithm.empty() ? algorithm_of(options_.collectives, call.operation) : algorithm);
+  prepared.bytes = call.bytes_of_all(workers_, !call.bytes_unpadded.empty());
+  prepared.round = call.operation == Operation::gossip ? iteration_ : 0;
+  prepared.program =
+      prepared.algorithm->make({prepared.bytes, call.root, network_->node_of_worker(), 0, prepared.round,
+                                call.operation == Operation::gossip ? options_.gossip_seed : 1, call.stream ? &*call.stream : nullptr});
+  return prepared;
+}
+
+void TimelineContext::account(const CollectiveCall& call, const Prepared& prepared, const std::vector<double>& begin_s,
+                              const CollectiveTiming& timing, std::int64_t stream) {
+  const CollectiveAlgorithm& chosen = *prepared.algorithm;
   const auto add = [](std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
   };
   const platforms::Topology& topology = network_->topology();
   const bool by_nccl = timing.network == "nccl";
-  const Traffic traffic = traffic_of(*program, topology, timing.bytes_sent, by_nccl);
+  const Traffic traffic = traffic_of(*prepared.program, topology, timing.bytes_sent, by_nccl);
   add(result_.bytes_sent, timing.bytes_sent);
   add(result_.bytes_received, traffic.received);
   add(link_bytes_, traffic.link_bytes);
@@ -72,10 +83,11 @@ CollectiveTiming TimelineContext::collective(const CollectiveCall& call, const s
     entry.payload = call.payload;
     entry.operation = call.operation;
     entry.algorithm = chosen.name;
-    entry.bytes = bytes;
+    entry.bytes = prepared.bytes;
     entry.root = call.root;
-    entry.round = round;
-    entry.begin_s = start_s;
+    entry.round = prepared.round;
+    entry.stream = stream;
+    entry.begin_s = begin_s;
     entry.end_s = timing.end_s;
     entry.class_bytes.assign(platforms::link_classes, 0);
     for (std::size_t link = 0; link < traffic.link_bytes.size(); ++link) {
@@ -84,12 +96,13 @@ CollectiveTiming TimelineContext::collective(const CollectiveCall& call, const s
       const double busy_s = static_cast<double>(traffic.link_bytes[link]) / topology.links()[link].bandwidth_Bps;
       if (busy_s <= entry.busiest_link_s) continue;
       entry.busiest_link_s = busy_s;
+      entry.busiest_link_id = id;
       entry.busiest_link = topology.links()[link].name;
       entry.busiest_class = platforms::link_class_name(topology.link_class(id));
     }
+    entry.link_bytes = traffic.link_bytes;
     log_.calls.push_back(std::move(entry));
   }
-  return timing;
 }
 
 class TimelineState {

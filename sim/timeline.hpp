@@ -48,14 +48,16 @@ struct IterationLog {
     std::string algorithm;
     std::vector<std::uint64_t> bytes;  // that every worker hands in
     std::int64_t root = 0, round = 0;
-    std::vector<double> begin_s, end_s;  // per worker
-    std::vector<std::uint64_t> class_bytes;
-    double busiest_link_s = 0;  // how long its busiest link transfers
+    std::int64_t stream = 0;                             // calls of one stream follow one another
+    std::vector<double> begin_s, end_s;                  // per worker
+    std::vector<std::uint64_t> class_bytes, link_bytes;  // of the topology's links, every crossing counted
+    double busiest_link_s = 0;                           // how long its busiest link transfers, alone and at full speed
+    std::int64_t busiest_link_id = -1;
     std::string busiest_link, busiest_class;
   };
   double begin_s = 0, end_s = 0;              // of the iteration
   std::vector<std::vector<Segment>> compute;  // per worker, in order
-  std::vector<Call> calls;
+  std::vector<Call> calls;                    // those of one stream in the order of time
 };
 
 class TimelineState;

@@ -24,10 +24,10 @@ Window window_from(const Json& json, const std::string& file, const std::string&
 const Json& option_defaults() {
   static const Json defaults = [] {
     const TimelineOptions options;
-    return Json{
-        {"bucket_bytes", options.bucket_bytes}, {"first_bucket_bytes", options.first_bucket_bytes}, {"slice_bytes", options.slice_bytes},
-        {"by_layer", options.by_layer},         {"overlap_slowdown", options.overlap_slowdown},     {"layer_times", "given"},
-        {"gossip_seed", options.gossip_seed}};
+    return Json{{"bucket_bytes", options.bucket_bytes},         {"first_bucket_bytes", options.first_bucket_bytes},
+                {"slice_bytes", options.slice_bytes},           {"by_layer", options.by_layer},
+                {"overlap_slowdown", options.overlap_slowdown}, {"layer_times", "given"},
+                {"gossip_seed", options.gossip_seed},           {"streams", options.streams}};
   }();
   return defaults;
 }
@@ -133,6 +133,9 @@ Json resolve_timeline(const Json& given, const std::string& file, const std::str
     }
     resolved[key] = value;
   }
+  if (resolved.contains("streams") && resolved.at("streams").get<std::int64_t>() > mode->most_streams)
+    throw InputError(file, place + "/streams", "at most " + std::to_string(mode->most_streams) + " as the mode is " + name,
+                     brief(resolved.at("streams")));
   return resolved;
 }
 
@@ -143,6 +146,7 @@ void apply_timeline(const Json& resolved, TimelineOptions& options) {
   options.slice_bytes = resolved.value("slice_bytes", options.slice_bytes);
   options.by_layer = resolved.value("by_layer", options.by_layer);
   options.overlap_slowdown = resolved.value("overlap_slowdown", options.overlap_slowdown);
+  options.streams = resolved.value("streams", options.streams);
   options.gossip_seed = resolved.value("gossip_seed", options.gossip_seed);
 }
 

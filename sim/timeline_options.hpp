@@ -71,6 +71,7 @@ struct Disturbance {
 struct LayerTime {
   std::int64_t elements = 0;
   double forward_s = 0, backward_s = 0;
+  bool convolution = false;  // a kernel of at least three extents, or what follows one: its bias, a normalisation
 };
 
 struct TimelineOptions {
@@ -84,7 +85,8 @@ struct TimelineOptions {
   std::int64_t bucket_bytes = 26214400;       // ddp_buckets
   std::int64_t first_bucket_bytes = 1048576;  // ddp_buckets: the first to be ready
   std::int64_t slice_bytes = 200000;          // p3
-  std::string by_layer = "window";            // hybrid: window, fastest, butterfly, ring
+  std::string by_layer = "window";            // hybrid: window, kind, fastest, butterfly, ring
+  std::int64_t streams = 1;                   // ddp_buckets, layer_wise, hybrid: that communicate side by side
   std::uint64_t gossip_seed = 1;              // gossip: of random peers
   std::vector<LayerTime> layers;              // of the model; modes other than sequential and gossip
   Disturbance disturbance;

@@ -138,3 +138,88 @@ TEST_CASE("Modes and disturbances on a real trace: phases add up, overlap hides 
     CHECK_THAT(refused.err, ContainsSubstring(message));
   }
 }
+
+TEST_CASE("Several streams of calls on a real trace: the same bytes, phases that add up, one iteration as strips, events and a schedule") {
+  const Scratch scratch("streams");
+  Json document = parse_json(experiment, "experiment");
+  document["name"] = "streams";
+  document["sparsifier"] =
+      parse_json(R"(["dense","dense_fp16",{"name":"cltk","parameters":{"scope":"bucket","bucket_bytes":40000}}])", "sparsifier");
+  document["iterations"] = 2;
+  document["disturbance"] = Json::object();
+  document["timeline"] = parse_json(
+      R"([{"mode":"layer_wise","layer_times":"by_elements"},{"mode":"layer_wise","layer_times":"by_elements","streams":3},
+          {"mode":"hybrid","layer_times":"by_elements","by_layer":"kind"},{"mode":"hybrid","layer_times":"by_elements","by_layer":"kind","streams":2}])",
+      "timeline");
+  spit(scratch / "streams.json", document.dump());
+  const std::string file = "'" + (scratch / "streams.json").string() + "'", out = "'" + (scratch / "out").string() + "'";
+  REQUIRE(run_program("run " + file + " --no-figures --out " + out).status == 0);
+  std::map<std::string, Json> runs;  // sparsifier, mode, streams
+  for (const auto& entry : fs::directory_iterator(scratch / "out" / "runs")) {
+    const Json run = load_json(entry.path());
+    const Json& key = run.at("key");
+    runs[key.at("sparsifier").get<std::string>() + " " + key.at("timeline").get<std::string>() +
+         (key.at("timeline_options").contains("streams") ? " side by side" : "")] = run;
+  }
+  REQUIRE(runs.size() == 12);
+  const auto time = [&](const std::string& run, const char* column) {
+    return runs.at(run).at("summary").at("time").at(column).get<double>();
+  };
+  for (const auto& [name, run] : runs) {
+    INFO(name);
+    const auto ends = run.at("series").at("iteration_time_s");
+    CHECK(run.at("activity").at("end_s").get<double>() == Approx(ends.back().get<double>()).epsilon(1e-12));
+    double exposed_s = 0, now_s = 0, computed_s = 0;
+    for (const Json& piece : run.at("activity").at("compute")) {
+      exposed_s += std::max(0.0, piece.at("begin_s").get<double>() - now_s);
+      now_s = piece.at("end_s").get<double>();
+      computed_s += now_s - piece.at("begin_s").get<double>();
+    }
+    exposed_s += run.at("activity").at("end_s").get<double>() - now_s;
+    // But for gaps of less than a two-thousandth that are closed.
+    CHECK(exposed_s ==
+          Approx(run.at("series").at("exposed_exchange_time_s").back().get<double>()).margin(0.02 * ends.back().get<double>()));
+    CHECK(exposed_s + computed_s == Approx(run.at("activity").at("end_s").get<double>()));
+    if (!name.ends_with("side by side")) continue;
+    const std::string one = name.substr(0, name.size() - std::string(" side by side").size());
+    CHECK(run.at("traffic") == runs.at(one).at("traffic"));
+    if (name.starts_with("cltk hybrid")) CHECK(time(name, "iteration_time_s_mean") == time(one, "iteration_time_s_mean"));
+  }
+  CHECK(time("dense hybrid side by side", "iteration_time_s_mean") < time("dense hybrid", "iteration_time_s_mean"));
+
+  const Json& looked_at = runs.at("dense hybrid side by side");
+  const std::string trace = (scratch / "trace.json").string(), goal = (scratch / "exchange.goal").string();
+  const CommandResult looked = run_program("timeline " + out + " --run " + looked_at.at("run_id").get<std::string>() + " --perfetto '" +
+                                           trace + "' --goal '" + goal + "'");
+  REQUIRE(looked.status == 0);
+  CHECK(parse_json(looked.out, "timeline").at("iteration_time_s") == looked_at.at("series").at("iteration_time_s").back());
+  std::set<std::string> tracks;
+  const Json events = load_json(trace);
+  for (const Json& event : events.at("traceEvents"))
+    if (event.at("name") == "thread_name") tracks.insert(event.at("args").at("name").get<std::string>());
+  CHECK(tracks == std::set<std::string>{"compute", "communicate 1", "communicate 2"});
+  CHECK_THAT(read_file(goal), ContainsSubstring(" cpu 1\n"));
+
+  for (const auto& [trace_name, network, value, message] :
+       {std::tuple{"digits-cnn-8w", "auto", R"({"mode":"hybrid","layer_times":"equal","streams":3})",
+                   "/timeline/streams: expected at most 2"},
+        std::tuple{"digits-cnn-8w", "auto", R"({"mode":"p3","layer_times":"equal","streams":2})",
+                   "/timeline/streams: expected mode, slice_bytes"},
+        std::tuple{"digits-cnn-8w", "nccl", R"({"mode":"ddp_buckets","layer_times":"equal","streams":2})",
+                   "/network: expected auto or simgrid"},
+        std::tuple{"kjv-lstm-8w", "auto", R"({"mode":"hybrid","layer_times":"equal","by_layer":"kind"})",
+                   "as no layer of the trace is a convolution"}}) {
+    INFO(value);
+    Json changed = document;
+    changed["sparsifier"] = "dense";
+    changed["platform"] = "dgx-a100";
+    changed["trace"] = trace_name;
+    changed["compute"] = {{"forward_time_s", 1e-3}, {"backward_time_s", 2e-3}, {"origin", "made up"}};
+    changed["network"] = network;
+    changed["timeline"] = parse_json(value, "value");
+    spit(scratch / "changed.json", changed.dump());
+    const CommandResult refused = run_program("check '" + (scratch / "changed.json").string() + "'");
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, ContainsSubstring(message));
+  }
+}

@@ -49,6 +49,7 @@ REGISTRY = (
     Entry("speed_up", "Speed-up and break-even",
           "Speed-up against the number of workers n, with the dense baselines and the break-even points"),
     Entry("efficiency", "Scaling efficiency", "Speed-up over n against the number of workers n, with the dense baselines and the break-even points"),
+    Entry("overlap", "Hidden and exposed communication", "One iteration of every timeline as strips of computing and communicating, and the shares of both at every n"),
     Entry("padding", "Padding of the all-gather", "Padding n max k_i / sum k_i against the number of workers n and over the iterations"),
     Entry("density_over_iterations", "Threshold and density over the iterations", "Selection threshold and actual density U/N in every recorded iteration"),
     Entry("selection_time", "Selection time", "Time of the selection kernels against the number of workers n"),

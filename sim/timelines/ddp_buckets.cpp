@@ -40,11 +40,12 @@ TimelineModeInfo ddp_buckets_timeline() {
   return {"ddp_buckets",
           "Dense gradients leave in buckets while the backward pass goes on; sparsifiers after it",
           "Li et al., VLDB 2020 (PyTorch's DistributedDataParallel)",
-          {"bucket_bytes", "first_bucket_bytes", "overlap_slowdown", "layer_times"},
+          {"bucket_bytes", "first_bucket_bytes", "streams", "overlap_slowdown", "layer_times"},
           false,
           true,
           [](const std::string&, const Json&) { return std::string(); },
-          [] { return std::unique_ptr<TimelineMode>(std::make_unique<DdpBuckets>()); }};
+          [] { return std::unique_ptr<TimelineMode>(std::make_unique<DdpBuckets>()); },
+          16};
 }
 
 }  // namespace sparscale::sim

@@ -1,5 +1,6 @@
 // The hybrid of Kim, Yeo and Oh: every layer is all-reduced by itself and its synchronisation may last until its own next forward pass.
 // Layers near the input are ready last and needed first: where a ring does not fit into that window, a butterfly is used, elsewhere a ring.
+// With two streams all butterflies go in one and all rings in the other, side by side.
 // An iteration is counted from the backward pass to the end of the next forward pass. Sparsifiers are timed as in sequential. Source: Kim,
 // Yeo, Oh, KIPS Transactions on Computer and Communication Systems 10-7, 2021 (abstract: butterfly for convolutional layers, ring for fully
 // connected ones); the window and the rule "window" follow its reasons, as the text could not be read.
@@ -33,19 +34,31 @@ class Hybrid : public TimelineMode {
     }
     std::vector<LayerJob> jobs;
     std::int64_t begin = gradient.elements();
+    double ready_s = 0, rings_until_s = 0;  // when nothing is waited for and rings have the network to themselves
     for (std::size_t l = layers.size(); l-- > 0;) {
       begin -= layers[l].elements;
-      if (layers[l].elements > 0)
-        jobs.push_back({l, gradient.piece(begin, layers[l].elements), algorithm(context, gradient.bytes(layers[l].elements), window_s[l])});
+      ready_s += layers[l].backward_s;
+      if (layers[l].elements == 0) continue;
+      const std::uint64_t bytes = gradient.bytes(layers[l].elements);
+      // In one stream calls wait whatever their kind is; in two a ring waits for the rings before it alone.
+      const double waits_s = context.options().streams == 1 ? 0 : std::max(0.0, rings_until_s - ready_s);
+      const std::string chosen = algorithm(context, l, bytes, window_s[l] - waits_s);
+      const bool is_ring = chosen != butterfly;
+      if (is_ring && context.options().streams > 1) rings_until_s = std::max(rings_until_s, ready_s) + alone_s(context, "ring", bytes);
+      jobs.push_back({l, gradient.piece(begin, layers[l].elements), chosen, is_ring ? 1 : 0});
     }
-    run_next_forward(jobs, false, context, clock_);
+    if (context.options().streams == 1)
+      run_next_forward(jobs, false, context, clock_);
+    else
+      run_next_forward_side_by_side(jobs, context, clock_);
   }
 
  private:
-  std::string algorithm(TimelineContext& context, std::uint64_t bytes, double window_s) {
+  std::string algorithm(TimelineContext& context, std::size_t layer, std::uint64_t bytes, double window_s) {
     const std::string& by = context.options().by_layer;
     if (by == "ring") return "ring";
     if (by == "butterfly") return butterfly;
+    if (by == "kind") return context.options().layers[layer].convolution ? butterfly : "ring";
     const double ring_s = alone_s(context, "ring", bytes);
     if (by == "window") return ring_s <= window_s ? "ring" : butterfly;
     return ring_s <= alone_s(context, butterfly, bytes) ? "ring" : butterfly;
@@ -72,11 +85,12 @@ TimelineModeInfo hybrid_timeline() {
   return {"hybrid",
           "Butterfly for layers whose next forward pass comes soon, ring for the others, overlapping it; sparsifiers sequentially",
           "Kim, Yeo, Oh, KTCCS 10-7, 2021",
-          {"by_layer", "overlap_slowdown", "layer_times"},
+          {"by_layer", "streams", "overlap_slowdown", "layer_times"},
           true,
           true,
           [](const std::string&, const Json&) { return std::string(); },
-          [] { return std::unique_ptr<TimelineMode>(std::make_unique<Hybrid>()); }};
+          [] { return std::unique_ptr<TimelineMode>(std::make_unique<Hybrid>()); },
+          2};
 }
 
 }  // namespace sparscale::sim

@@ -77,7 +77,10 @@ std::vector<Piece> pieces_of(const Json& record, TimelineContext& context) {
     one.begin = begins[piece];
     in_order.push_back(std::move(one));
   }
-  if (pieces.contains(whole)) in_order.push_back(std::move(pieces[whole]));
+  if (pieces.contains(whole)) {
+    in_order.push_back(std::move(pieces[whole]));
+    in_order.back().joins = true;
+  }
   return in_order;
 }
 
@@ -117,11 +120,12 @@ TimelineModeInfo layer_wise_timeline() {
   return {"layer_wise",
           "Every layer or bucket is selected and exchanged as soon as it is there",
           "wait-free backpropagation: Zhang et al., USENIX ATC 2017",
-          {"overlap_slowdown", "layer_times"},
+          {"streams", "overlap_slowdown", "layer_times"},
           false,
           true,
           refused,
-          [] { return std::unique_ptr<TimelineMode>(std::make_unique<LayerWise>()); }};
+          [] { return std::unique_ptr<TimelineMode>(std::make_unique<LayerWise>()); },
+          16};
 }
 
 }  // namespace sparscale::sim

@@ -32,6 +32,19 @@ class TimelineContext {
   /// Times one call and adds what it sends to the iteration. An empty algorithm: the one chosen for the operation.
   CollectiveTiming collective(const CollectiveCall& call, const std::vector<double>& start_s, const std::string& algorithm = "");
 
+  /// A call as the back-ends take it.
+  struct Prepared {
+    const CollectiveAlgorithm* algorithm = nullptr;
+    std::vector<std::uint64_t> bytes;  // per worker
+    std::int64_t round = 0;
+    std::unique_ptr<Program> program;
+  };
+  /// The call must outlive the program.
+  Prepared prepare(const CollectiveCall& call, const std::string& algorithm) const;
+  /// Adds a timed call to the iteration and its log.
+  void account(const CollectiveCall& call, const Prepared& prepared, const std::vector<double>& begin_s, const CollectiveTiming& timing,
+               std::int64_t stream = 0);
+
  private:
   friend class TimelineState;
   const kernels::Profile& profile_;
@@ -62,6 +75,7 @@ struct TimelineModeInfo {
   /// Refuses sparsifiers that it cannot time: nothing, or what it expects.
   std::function<std::string(const std::string& sparsifier, const Json& parameters)> refuses;
   std::function<std::unique_ptr<TimelineMode>()> make;
+  std::int64_t most_streams = 1;  // that can communicate side by side
 };
 
 /// All modes, in the order in which they are listed.

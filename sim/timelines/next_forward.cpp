@@ -11,8 +11,8 @@ constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 class NextForward {
  public:
-  NextForward(const std::vector<LayerJob>& jobs, TimelineContext& context, const std::vector<double>& clock)
-      : jobs_(jobs), context_(context), streams_(context, clock), workers_(clock.size()), jobs_of_(context.options().layers.size()) {
+  NextForward(const std::vector<LayerJob>& jobs, TimelineContext& context, Streams& streams)
+      : jobs_(jobs), context_(context), streams_(streams), workers_(streams.workers()), jobs_of_(context.options().layers.size()) {
     for (std::size_t job = 0; job < jobs.size(); ++job) jobs_of_[jobs[job].layer].push_back(job);
     const std::size_t layers = jobs_of_.size();
     for (std::size_t l = layers; l-- > 0;) {
@@ -59,7 +59,15 @@ class NextForward {
     for (std::size_t worker = 0; worker < workers_.size(); ++worker) advance(worker, unlimited);
   }
 
-  const Streams& streams() const { return streams_; }
+  // All calls are known as far as they can be: computes until one is awaited that is not.
+  void play() {
+    for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
+      for (std::size_t job = 0; job < jobs_.size(); ++job) workers_[worker].end_s[job] = streams_.call_end(job, worker);
+      advance(worker, unlimited);
+      for (std::size_t job = 0; job < jobs_.size(); ++job)
+        if (const auto& ready_s = workers_[worker].ready_s[job]) streams_.call_ready(job, worker, *ready_s);
+    }
+  }
 
  private:
   struct Item {
@@ -137,7 +145,7 @@ class NextForward {
 
   const std::vector<LayerJob>& jobs_;
   TimelineContext& context_;
-  Streams streams_;
+  Streams& streams_;
   std::vector<Worker> workers_;
   std::vector<std::vector<std::size_t>> jobs_of_;  // per layer
   std::vector<Item> items_;
@@ -147,10 +155,19 @@ class NextForward {
 
 void run_next_forward(const std::vector<LayerJob>& jobs, bool by_priority, TimelineContext& context, std::vector<double>& clock) {
   const double begin_s = *std::max_element(clock.begin(), clock.end());
-  NextForward run(jobs, context, clock);
-  run.run(by_priority);
-  run.streams().report(begin_s);
-  clock = run.streams().ends();
+  Streams streams(context, clock);
+  NextForward(jobs, context, streams).run(by_priority);
+  streams.report(begin_s);
+  clock = streams.ends();
+}
+
+void run_next_forward_side_by_side(const std::vector<LayerJob>& jobs, TimelineContext& context, std::vector<double>& clock) {
+  const double begin_s = *std::max_element(clock.begin(), clock.end());
+  std::vector<StreamCall> calls;
+  for (const LayerJob& job : jobs) calls.push_back({job.piece.calls.front().call, job.algorithm, job.stream});
+  const Streams streams = Streams::side_by_side(context, clock, calls, [&](Streams& known) { NextForward(jobs, context, known).play(); });
+  streams.report(begin_s);
+  clock = streams.ends();
 }
 
 }  // namespace sparscale::sim

@@ -14,6 +14,7 @@ struct LayerJob {
   std::size_t layer = 0;
   Piece piece;            // one call
   std::string algorithm;  // empty: the one chosen for the operation
+  std::int64_t stream = 0;
 };
 
 /// From the backward pass of this iteration, whose forward pass is over, to the end of the next forward pass, on clocks that are given and
@@ -21,5 +22,7 @@ struct LayerJob {
 /// those ready on all workers, and begins everywhere when the last one is over everywhere; else calls go in the order of the jobs and a
 /// worker enters when it is ready.
 void run_next_forward(const std::vector<LayerJob>& jobs, bool by_priority, TimelineContext& context, std::vector<double>& clock);
+/// The same in the order of the jobs, those of different streams side by side.
+void run_next_forward_side_by_side(const std::vector<LayerJob>& jobs, TimelineContext& context, std::vector<double>& clock);
 
 }  // namespace sparscale::sim

@@ -1,8 +1,25 @@
 #include "sim/timelines/streams.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.hpp"
+#include "sim/concurrent_calls.hpp"
 
 namespace sparscale::sim {
+namespace {
+
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+// Starts that differ by less than this share of the iteration are the same.
+constexpr double same = 1e-12;
+
+}  // namespace
+
+struct Streams::Known {
+  bool timed = false;
+  std::vector<double> begin_s, end_s;
+};
 
 Streams::Streams(TimelineContext& context, const std::vector<double>& start_s)
     : context_(context),
@@ -12,12 +29,97 @@ Streams::Streams(TimelineContext& context, const std::vector<double>& start_s)
       segments_(start_s.size()),
       calls_(start_s.size()),
       first_call_(start_s.size(), 0) {
-  if (IterationLog* log = context_.log()) log->compute.resize(start_s.size());
+  if (IterationLog* log = context_.log()) log->compute.assign(start_s.size(), {});
+}
+
+std::optional<double> Streams::call_end(std::size_t call, std::size_t worker) const {
+  const double end_s = end_s_[call][worker];
+  return std::isnan(end_s) ? std::nullopt : std::optional(end_s);
+}
+
+void Streams::know(const std::vector<StreamCall>& calls, const std::vector<Known>& known) {
+  const std::size_t n = workers();
+  ready_s_.assign(calls.size(), std::vector<double>(n, unknown));
+  end_s_ = ready_s_;
+  busy_.assign(n, {});
+  for (std::size_t call = 0; call < calls.size(); ++call) {
+    if (!known[call].timed) continue;
+    end_s_[call] = known[call].end_s;
+    for (std::size_t worker = 0; worker < n; ++worker) {
+      communicate_s_[worker] = std::max(communicate_s_[worker], known[call].end_s[worker]);
+      if (known[call].end_s[worker] > known[call].begin_s[worker])
+        calls_[worker].push_back({known[call].begin_s[worker], known[call].end_s[worker], carries_indices(calls[call].call.payload)});
+    }
+  }
+  for (std::size_t worker = 0; worker < n; ++worker) {
+    std::vector<Call>& own = calls_[worker];
+    std::vector<Call>& busy = busy_[worker];
+    std::stable_sort(own.begin(), own.end(), [](const Call& a, const Call& b) { return a.begin_s < b.begin_s; });
+    for (const Call& call : own)
+      if (!busy.empty() && call.begin_s <= busy.back().end_s)
+        busy.back().end_s = std::max(busy.back().end_s, call.end_s);
+      else
+        busy.push_back(call);
+    std::stable_sort(own.begin(), own.end(), [](const Call& a, const Call& b) { return a.end_s < b.end_s; });
+  }
+}
+
+Streams Streams::side_by_side(TimelineContext& context, const std::vector<double>& start_s, const std::vector<StreamCall>& calls,
+                              const std::function<void(Streams&)>& play) {
+  const std::size_t n = start_s.size();
+  std::vector<TimelineContext::Prepared> prepared;
+  for (const StreamCall& call : calls) prepared.push_back(context.prepare(call.call, call.algorithm));
+  std::vector<Known> known(calls.size());
+  std::vector<ConcurrentTiming> timings;
+  std::vector<std::size_t> timed;
+  std::vector<std::vector<double>> last_ready_s;
+  ConcurrentCalls network(context.network());
+  const double begin_s = *std::min_element(start_s.begin(), start_s.end());
+  for (std::size_t times = 0; times <= calls.size() * n + 1; ++times) {
+    Streams streams(context, start_s);
+    streams.know(calls, known);
+    play(streams);
+    double over_s = begin_s;
+    for (const double end_s : streams.ends()) over_s = std::max(over_s, end_s);
+    bool all_known = true, fits = !last_ready_s.empty() || calls.empty();
+    for (std::size_t call = 0; call < calls.size(); ++call)
+      for (std::size_t worker = 0; worker < n; ++worker) {
+        const double now_s = streams.ready_s_[call][worker], before_s = fits ? last_ready_s[call][worker] : unknown;
+        all_known = all_known && !std::isnan(now_s);
+        fits = fits && (std::isnan(now_s) ? std::isnan(before_s) : std::abs(now_s - before_s) <= same * (over_s - begin_s));
+      }
+    if (fits && !all_known) break;
+    if (fits) {
+      for (std::size_t i = 0; i < timed.size(); ++i)
+        context.account(calls[timed[i]].call, prepared[timed[i]], timings[i].begin_s, timings[i].timing, calls[timed[i]].stream);
+      return streams;
+    }
+    last_ready_s = streams.ready_s_;
+    // Calls for which all workers are ready at a time that is known; the last of them in each stream.
+    std::vector<ConcurrentCall> together;
+    std::map<std::int64_t, std::int64_t> last_of_stream;
+    std::map<std::int64_t, bool> ended;
+    timed.clear();
+    for (std::size_t call = 0; call < calls.size(); ++call) {
+      const std::vector<double>& ready_s = last_ready_s[call];
+      bool& stream_ended = ended[calls[call].stream];
+      stream_ended = stream_ended || std::any_of(ready_s.begin(), ready_s.end(), [](double t) { return std::isnan(t); });
+      if (stream_ended) continue;
+      const auto last = last_of_stream.find(calls[call].stream);
+      together.push_back({prepared[call].program.get(), ready_s, last == last_of_stream.end() ? -1 : last->second});
+      last_of_stream[calls[call].stream] = std::ssize(together) - 1;
+      timed.push_back(call);
+    }
+    timings = network.time(together);
+    known.assign(calls.size(), {});
+    for (std::size_t i = 0; i < timed.size(); ++i) known[timed[i]] = {true, timings[i].begin_s, timings[i].timing.end_s};
+  }
+  throw RunError("calls of an iteration that wait for each other");
 }
 
 double Streams::end_of(std::size_t worker, double begin_s, double work_s) const {
   if (slowdown_ == 1) return begin_s + work_s;
-  const std::vector<Call>& calls = calls_[worker];
+  const std::vector<Call>& calls = busy_.empty() ? calls_[worker] : busy_[worker];
   std::size_t& first = first_call_[worker];
   while (first < calls.size() && calls[first].end_s <= begin_s) ++first;
   double now = begin_s, left = work_s;
@@ -94,16 +196,18 @@ void Streams::report(double begin_s) const {
       from = until;
     }
   };
+  const std::vector<Call>& busy = busy_.empty() ? calls : busy_[worker];
+  std::size_t stretch = 0;
   const auto overlap = [&](double from, double to) {
-    for (std::size_t i = call; i < calls.size() && calls[i].begin_s < to; ++i)
-      result.overlapped_time_s += std::max(0.0, std::min(to, calls[i].end_s) - std::max(from, calls[i].begin_s));
+    while (stretch < busy.size() && busy[stretch].end_s <= from) ++stretch;
+    for (std::size_t i = stretch; i < busy.size() && busy[i].begin_s < to; ++i)
+      result.overlapped_time_s += std::max(0.0, std::min(to, busy[i].end_s) - std::max(from, busy[i].begin_s));
   };
   double now = begin_s;
   for (const Segment& segment : segments_[worker]) {
     if (segment.end_s <= now) continue;
     expose(now, segment.begin_s);
     const double from = std::max(now, segment.begin_s);
-    skip_to(from);
     overlap(from, segment.end_s);
     const double spent = segment.end_s - from;
     switch (segment.kind) {

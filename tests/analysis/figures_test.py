@@ -496,7 +496,7 @@ class Files(DirectoryTest):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         figures = json.loads(done.stdout)
         self.assertEqual([f["name"] for f in figures][:3], ["build_up", "breakdown", "speed_up"])
-        self.assertEqual(len(figures), 12)
+        self.assertEqual(len(figures), 13)
         self.assertTrue(all(set(f) == {"name", "title", "description"} and all(f.values()) for f in figures))
 
     def test_without_matplotlib_one_line(self):

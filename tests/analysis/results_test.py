@@ -153,7 +153,7 @@ class WrongInput(DirectoryTest):
         status, out, err = plot(self.results, "--format", "png")
         self.assertEqual((status, len(out.split())), (0, 3 * 4))
         skipped = [line.split(" is not drawn: it needs ")[0] for line in err.splitlines()]
-        self.assertEqual(skipped, [f"sparscale: {name}" for name in ("breakdown", "speed_up", "efficiency", "density_over_iterations", "selection_time",
+        self.assertEqual(skipped, [f"sparscale: {name}" for name in ("breakdown", "speed_up", "efficiency", "overlap", "density_over_iterations", "selection_time",
                                                                       "link_traffic", "energy_time", "winner_map", "claims")])
 
     def test_usage(self):
