@@ -24,7 +24,7 @@ GROUPS = {
     "traffic": ("bytes_sent_per_worker_mean", "bytes_sent_per_worker_max", "messages_mean"),
 }
 # Columns that directories of earlier versions lack; their cells are empty then.
-OPTIONAL = {"selection": ("energy_exchanged_mean", "build_up_seed_low", "build_up_seed_high"),
+OPTIONAL = {"selection": ("energy_exchanged_mean", "build_up_consensus_mean", "build_up_estimate_low", "build_up_estimate_high", "build_up_seed_low", "build_up_seed_high"),
             "time": ("iteration_time_s_seed_low", "iteration_time_s_seed_high",
                      "iteration_time_s_kernel_low", "iteration_time_s_kernel_high", "selection_time_s_kernel_low", "selection_time_s_kernel_high",
                      "exposed_exchange_time_s", "overlapped_time_s", "worker_spread_s"),

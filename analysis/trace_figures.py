@@ -60,8 +60,11 @@ def draw_info(report, file, most=40):
     save(figure, file)
 
 
+LIGHT = "#C9C9C9"
 METHODS = {"boot": (style.ORANGE, "v"), "hybrid": (style.GREEN, "o"), "shift": (style.PURPLE, "s"), "npmle": (style.BLUE, "D"),
-           "logquad": (style.GREY, "X"), "boot+cal": (style.ORANGE, "1"), "hybrid+cal": (style.GREEN, "2"), "shift+cal": (style.PURPLE, "3"), "consensus": (style.BLACK, "*")}
+           "logquad": (style.GREY, "X"), "boot+cal": (style.ORANGE, "1"), "hybrid+cal": (style.GREEN, "2"), "shift+cal": (style.PURPLE, "3"), "consensus": (style.BLACK, "*"), "auto": (style.VERMILLION, "P"),
+           "build_up_before": (style.GREY, "o"), "build_up_after_0": (style.VERMILLION, "v"), "build_up_after_10": (style.ORANGE, "s"),
+           "build_up_after_20": (style.GREEN, "D"), "build_up_after_40": (style.BLUE, "^")}
 
 
 def draw_validity(folder):
@@ -69,21 +72,34 @@ def draw_validity(folder):
         cases = [case for case in json.load(file)["cases"] if case["sparsifier"] == "topk"]
     traces = list(dict.fromkeys(case["trace"] for case in cases))
     figure, axes = new_figure(7.0, 2.6, len(traces))
-    methods = list(dict.fromkeys(case["method"] for case in cases))
+    # Of a drop of the learning rate: one method, several times.
+    series = "method" if all(case["metric"] == "build_up" for case in cases) else "metric"
+    methods = list(dict.fromkeys(case[series] for case in cases))
     for axis, trace in zip(axes, traces):
         labels = list(dict.fromkeys((case["density"], case["captured"], case["workers"]) for case in cases if case["trace"] == trace))
         for number, method in enumerate(methods):
             colour, marker = METHODS[method]
-            own = [case for case in cases if case["trace"] == trace and case["method"] == method]
+            own = [case for case in cases if case["trace"] == trace and case[series] == method]
             axis.plot([labels.index((c["density"], c["captured"], c["workers"])) + 0.07 * (number - len(methods) / 2) for c in own],
-                      [c["error_percent"] for c in own], marker, color=colour, markersize=3.5, label=method if axis is axes[0] else None)
+                      [c["error_percent"] for c in own], marker, color=colour, markersize=3.5, zorder=3, label=method if axis is axes[0] else None)
+        # What the choice of the captured workers is worth; and what another training would give.
+        for key, width, colour in (("sampling_percent", 5.0, LIGHT), ("truth_scatter_percent", 1.0, style.GREY)):
+            spans = {}
+            for c in cases:
+                if c["trace"] == trace and c[key] is not None:
+                    place = labels.index((c["density"], c["captured"], c["workers"]))
+                    spans[place] = max(spans.get(place, 0.0), c[key])
+            axis.vlines(list(spans), [-span for span in spans.values()], list(spans.values()), color=colour, linewidth=width, zorder=1)
         axis.axhspan(-5, 5, color=style.SHADE, zorder=0)
         axis.axhline(0, color=style.BLACK, linewidth=0.6)
         axis.set_ylim(-25, 25)
         axis.set_xticks(range(len(labels)), [f"{d:g}: {w} to {n}" for d, w, n in labels], rotation=90)
         axis.set_title(trace, fontsize=style.LABEL_PT)
     axes[0].set_ylabel("error of the build-up (%)", fontsize=style.LABEL_PT)
-    figure.legend(fontsize=style.TEXT_PT, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=len(methods))
+    if any(case["sampling_percent"] is not None for case in cases):
+        axes[-1].vlines([], [], [], color=LIGHT, linewidth=5.0, label="choice of captured workers (s.d.)")
+        axes[-1].vlines([], [], [], color=style.GREY, linewidth=1.0, label="another training (s.d.)")
+    figure.legend(fontsize=style.TEXT_PT, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=min(6, len(methods) + 2))
     for extension in ("pdf", "svg", "png"):
         save(figure, os.path.join(folder, "expansion-validity." + extension))
 

@@ -11,6 +11,7 @@
 #include "experiments/timeline_fields.hpp"
 #include "sim/collective.hpp"
 #include "sim/sparsifier.hpp"
+#include "sim/warmup.hpp"
 #include "traces/synthesis.hpp"
 
 namespace sparscale::experiments {
@@ -412,6 +413,8 @@ Experiment Experiment::load(const fs::path& path) {
                        {"iterations", options.iterations},
                        {"error_feedback", options.error_feedback},
                        {"lr_in_accumulator", options.lr_in_accumulator}};
+    if (const std::int64_t looped = sim::warmup_positions(trace, options); options.warmup > 0 && looped < trace.iterations())
+      replay.identity["warmup_window"] = looped;
     if (options.index_gaps) replay.identity["index_gaps"] = true;  // its records say more
     if (options.memory.mode != sim::MemoryChoice::Mode::full) replay.identity["memory"] = options.memory.text();
     replay.key = short_hash(replay.identity);
@@ -420,7 +423,7 @@ Experiment Experiment::load(const fs::path& path) {
     if (method != "captured") {
       SelfCheckPoint check{trace_name, options, replay.identity, {}};
       check.identity["kind"] = "self_check";
-      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "iterations", "index_gaps", "memory"})
+      for (const char* key : {"sparsifier", "parameters", "warmup_iterations", "warmup_window", "iterations", "index_gaps", "memory"})
         check.identity.erase(key);
       if (options.memory.mode == sim::MemoryChoice::Mode::sample) check.identity["memory"] = options.memory.text();
       check.key = short_hash(check.identity);

@@ -152,6 +152,11 @@ const std::vector<Column>& result_columns() {
       {"build_up_p95", "selection", "95 % quantile over iterations"},
       {"build_up_calibrated_mean", "selection",
        "local Top-k only: build-up with the number-only calibration of the expansion; empty when not projected"},
+      {"build_up_consensus_mean", "selection",
+       "projected local Top-k only: build-up by the consensus of the projection, its calibration and the estimate from the captured "
+       "workers' counts"},
+      {"build_up_estimate_low", "selection", "the least of these three; with the next column the uncertainty of the projection"},
+      {"build_up_estimate_high", "selection", "the largest of them"},
       {"build_up_seed_low", "selection", "least build_up_mean of the runs that differ from this one in the seed alone"},
       {"build_up_seed_high", "selection", "largest of them"},
       {"padding_mean", "selection", "n x largest count / sum of counts"},
@@ -422,11 +427,24 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
     selection[std::string(column) + "_p95"] = at_quantile(name, 0.95);
     if (std::string(column) == "build_up") {
       // The calibration was measured on local Top-k; it says nothing about other rules.
-      selection["build_up_calibrated_mean"] = Json();
+      for (const char* estimate : {"calibrated_mean", "consensus_mean", "estimate_low", "estimate_high"})
+        selection[std::string("build_up_") + estimate] = Json();
       if (projected && replay.options.sparsifier == "topk" && self_check.is_object() && self_check.contains("calibration_exponent") &&
           self_check.at("calibration_exponent").is_number())
         selection["build_up_calibrated_mean"] =
             finite(std::pow(mean(series.at("build_up")), self_check.at("calibration_exponent").get<double>()));
+      // Likewise the other estimates, by how they stand to the self-check's projection.
+      if (projected && replay.options.sparsifier == "topk" && self_check.is_object() && self_check.contains("build_up_consensus") &&
+          self_check.at("build_up_projected").get<double>() > 1) {
+        const double logarithm = std::log(self_check.at("build_up_projected").get<double>()), here = mean(series.at("build_up"));
+        std::vector<double> estimates = {here};
+        for (const char* other : {"build_up_calibrated", "npmle_build_up"})
+          estimates.push_back(std::pow(here, std::log(self_check.at(other).get<double>()) / logarithm));
+        selection["build_up_consensus_mean"] =
+            finite(std::pow(here, std::log(self_check.at("build_up_consensus").get<double>()) / logarithm));
+        selection["build_up_estimate_low"] = finite(std::ranges::min(estimates));
+        selection["build_up_estimate_high"] = finite(std::ranges::max(estimates));
+      }
     }
   }
   selection["threshold_mean"] = average("threshold");

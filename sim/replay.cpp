@@ -21,6 +21,7 @@
 #include "sim/ranks.hpp"
 #include "sim/sparsifier.hpp"
 #include "sim/sparsifiers/common.hpp"
+#include "sim/warmup.hpp"
 #include "sim/wire_format.hpp"
 #include "traces/row_sample.hpp"
 
@@ -1152,7 +1153,10 @@ Replay::Replay(const traces::Trace& whole, const ReplayOptions& options) {
   state_->choice = traces::choose_expansion(trace, expansion_options(options));
   state_->trace_iterations = trace.info().iterations;
   // The dense baselines look at no gradient.
-  state_->prepare(info.dense ? nullptr : traces::make_gradient_source(trace, expansion_options(options)));
+  const std::int64_t looped = warmup_positions(trace, options);
+  state_->prepare(
+      info.dense ? nullptr
+                 : warmed_up(traces::make_gradient_source(trace, expansion_options(options)), trace.iterations(), options.warmup, looped));
 }
 
 Replay::Replay(std::unique_ptr<traces::GradientSource> source, std::vector<traces::Layer> layers, const ReplayOptions& options) {
@@ -1161,6 +1165,7 @@ Replay::Replay(std::unique_ptr<traces::GradientSource> source, std::vector<trace
   if (source->workers() != options.workers)
     throw InputError("workers", std::to_string(source->workers()) + " as the gradients have", std::to_string(options.workers));
   if (options.memory.mode == MemoryChoice::Mode::sample) throw InputError("memory", "a trace for a sample of its rows", "other gradients");
+  if (options.warmup_window != 0) throw InputError("warmup window", "a trace for a warm-up on part of it", "other gradients");
   if (options.memory.mode == MemoryChoice::Mode::recompute && !source->clone())
     throw InputError("memory", "gradients that can be made again for recompute", "a stream");
   state_ = std::make_unique<State>(find_sparsifier(options.sparsifier), make_shape(options, gradients, std::move(layers), {}), "gradients",

@@ -28,6 +28,7 @@ struct ReplayOptions {
   std::uint64_t seed = 1;
   std::int64_t iterations = 0;     // recorded iterations; 0 = the trace's T
   std::int64_t warmup = 0;         // iterations before the first recorded one
+  std::int64_t warmup_window = 0;  // positions of the window that they loop over; 0: as sim/warmup.hpp says
   bool error_feedback = true;      // false: a = g
   bool lr_in_accumulator = false;  // a = e + lr * g
   bool hashes = false;

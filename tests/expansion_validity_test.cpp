@@ -5,12 +5,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "base/error.hpp"
+#include "base/random.hpp"
 #include "sim/selection_counts.hpp"
 #include "tests/catch.hpp"
 #include "tests/command.hpp"
 #include "traces/trace.hpp"
+#include "traces/trace_writer.hpp"
 
 using namespace sparscale;
 using sparscale::tests::run_program;
@@ -87,7 +91,7 @@ TEST_CASE("Shifted workers are captured ones at another time") {
 
 TEST_CASE("32 workers of the King James text are predicted from 4 and 8") {
   const Json report = experiments::expansion_validity({.traces = {}, .sparsifiers = {}, .seeds = 2});
-  CHECK(report["cases"].size() == 2 * 2 * 2 * 9);
+  CHECK(report["cases"].size() == 2 * 2 * 2 * 10);
   for (const Json& entry : report["cases"]) {
     INFO(entry.dump());
     CHECK(entry["trace"] == "kjv-lstm-8w");
@@ -100,6 +104,125 @@ TEST_CASE("32 workers of the King James text are predicted from 4 and 8") {
   }
   const auto stated = report["cases"][0]["truth"].get<double>();
   CHECK(stated == 7.2236);
+}
+
+// A folder with a trace of 16 workers: 3,000 gradients of scales over two decades, workers of unlike loudness, 12 iterations.
+class SixteenWorkers {
+ public:
+  SixteenWorkers() {
+    Json manifest = {{"schema_version", 1}, {"name", "sixteen"}, {"gradients", 3000}, {"workers", 16}, {"data_order", "iid"}};
+    manifest["layers"] = {{{"name", "all"}, {"shape", {3000}}, {"offset", 0}, {"size", 3000}}};
+    for (std::int64_t t = 0; t < 12; ++t) {
+      manifest["iterations"].push_back(t);
+      manifest["learning_rate"].push_back(0.5);
+    }
+    std::vector<float> values(3000);
+    traces::write_trace(folder_ / "t", manifest, [&](std::int64_t t, std::int64_t w) -> std::span<const float> {
+      Random scales(stream_key(3, "scales", {})),
+          random(stream_key(3, "gradient", {static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(w)}));
+      const double loud = std::exp(0.2 * static_cast<double>(w % 5));
+      for (float& value : values) value = static_cast<float>(loud * std::exp(scales.normal()) * random.normal());
+      return values;
+    });
+  }
+  std::filesystem::path path() const { return folder_.path(); }
+  traces::Trace trace() const { return traces::Trace::open(folder_ / "t"); }
+
+ private:
+  Scratch folder_{"sixteen"};
+};
+
+TEST_CASE("Every error comes with what the choice of the captured workers is worth") {
+  const SixteenWorkers made;
+  const Json report = experiments::expansion_validity({.traces = made.path(), .sparsifiers = {"hard_threshold", "cltk"}, .seeds = 1});
+  std::map<std::string, double> sampling;
+  for (const Json& entry : report["cases"]) {
+    if (entry["trace"] != "sixteen") {
+      // The other workers of the shipped sample are not at hand.
+      CHECK(entry["sampling_percent"].is_null());
+      CHECK(entry["truth_scatter_percent"].is_null());
+      continue;
+    }
+    INFO(entry.dump());
+    const double found = entry["sampling_percent"].get<double>();
+    sampling[entry["sparsifier"].get<std::string>() + " " + entry["metric"].get<std::string>() + " " + entry["captured"].dump() + " " +
+             number_text(entry["density"].get<double>())] = found;
+    if (entry["sparsifier"] == "cltk") {
+      // Its counts depend on no gradient.
+      CHECK(found == Approx(0).margin(1e-9));
+      continue;
+    }
+    CHECK(entry["error_in_sampling"].get<double>() == Approx(std::abs(entry["error_percent"].get<double>()) / found));
+    // Half of these workers are eight: between trainings with all sixteen there is as much scatter as between halves.
+    if (entry["captured"] == 8) CHECK(entry["truth_scatter_percent"].get<double>() == Approx(found));
+  }
+  // Fewer workers scatter more: sqrt((1/4 - 1/16) / (1/8 - 1/16)) = 1.7 times, of which eight sets tell little.
+  const double four = sampling.at("hard_threshold density 4 0.01"), eight = sampling.at("hard_threshold density 8 0.01");
+  CHECK(four / eight > 1.1);
+  CHECK(four / eight < 3.5);
+  // The density of one worker goes with its loudness, whose coefficient of variation is 0.28 and more: of the mean of four at least 0.12.
+  CHECK(four > 10);
+  CHECK(four < 60);
+  for (const Json& row : report["summary"]) {
+    INFO(row.dump());
+    CHECK(row["cases_within_two_sampling"].get<int>() <= row["cases_with_sampling"].get<int>());
+    CHECK(row["mean_sampling_percent"].is_null() == (row["cases_with_sampling"] == 0));
+  }
+  const std::string csv = experiments::expansion_validity_csv(report);
+  CHECK(csv.find("sampling_percent,error_in_sampling\n") != std::string::npos);
+  CHECK(csv.find(",,") != std::string::npos);
+}
+
+TEST_CASE("Build-up before and after a drop of the learning rate") {
+  const SixteenWorkers made;
+  const traces::Trace trace = made.trace();
+  const Json report = experiments::expansion_validity(
+      {.traces = made.path(), .seeds = 2, .drop = experiments::LearningRateDrop{.position = 6, .factor = 0.1}});
+  // The truth, counted here: all sixteen workers, accumulators of learning rate times gradient.
+  constexpr std::int64_t k = 30;
+  std::vector<double> build_up(12);
+  std::vector<std::set<std::size_t>> unions(12);
+  for (std::int64_t w = 0; w < 16; ++w) {
+    std::vector<float> sum(3000);
+    for (std::int64_t t = 0; t < 12; ++t) {
+      const std::span<const float> g = trace.gradient(t, w);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (t < 6 ? 0.5F : 0.05F) * g[i];
+      std::vector<std::size_t> order(sum.size());
+      std::iota(order.begin(), order.end(), 0U);
+      std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                        [&](std::size_t a, std::size_t b) { return std::abs(sum[a]) > std::abs(sum[b]); });
+      for (std::int64_t i = 0; i < k; ++i) {
+        unions[static_cast<std::size_t>(t)].insert(order[static_cast<std::size_t>(i)]);
+        sum[order[static_cast<std::size_t>(i)]] = 0;
+      }
+    }
+  }
+  for (std::size_t t = 0; t < 12; ++t) build_up[t] = static_cast<double>(unions[t].size()) / k;
+  std::map<std::string, int> metrics;
+  for (const Json& entry : report["cases"]) {
+    if (entry["density"] != 0.01) continue;
+    INFO(entry.dump());
+    ++metrics[entry["metric"].get<std::string>()];
+    CHECK(entry["workers"] == 16);
+    if (entry["metric"] == "build_up_before")
+      CHECK(entry["truth"].get<double>() == Approx((build_up[2] + build_up[3] + build_up[4] + build_up[5]) / 4).epsilon(1e-5));
+    if (entry["metric"] == "build_up_after_0")
+      CHECK(entry["truth"].get<double>() == Approx((build_up[6] + build_up[7] + build_up[8] + build_up[9]) / 4).epsilon(1e-5));
+    CHECK(std::abs(entry["error_percent"].get<double>()) < 6);
+  }
+  // Ten iterations after it the window is over.
+  CHECK(metrics == std::map<std::string, int>{{"build_up_before", 2}, {"build_up_after_0", 2}});
+  const auto run = [&](const std::string& drop) {
+    return run_program("trace expansion-validity --traces " + made.path().string() + " --seeds 1 --learning-rate-drop " + drop);
+  };
+  CHECK_THAT(run("6:0.1").out, ContainsSubstring("build_up_after_0"));
+  for (const char* wrong : {"6", "0:0.1", "6:0", "6:-1", "6:0.1:2", "x:1", "6:nan"}) {
+    INFO(wrong);
+    const auto done = run(wrong);
+    CHECK(done.status == 2);
+    CHECK_THAT(done.err, ContainsSubstring("--learning-rate-drop: expected POSITION:FACTOR"));
+  }
+  CHECK_THAT(run("12:0.1").err, ContainsSubstring("expected a position below 12"));
 }
 
 TEST_CASE("Captured traces of 32 workers are predicted as docs/fidelity.md says") {
@@ -136,6 +259,7 @@ TEST_CASE("Captured traces of 32 workers are predicted as docs/fidelity.md says"
 TEST_CASE("The experiment writes its table, cases and figure") {
   const Scratch scratch("validity");
   ::unsetenv("SPARSCALE_EXPANSION_TRACES");  // the shipped trace alone
+  CHECK_THAT(run_program("trace expansion-validity --learning-rate-drop 4:0.5").err, ContainsSubstring("a folder of traces with all"));
   const auto done = run_program("trace expansion-validity --seeds 1 --out " + (scratch / "v").string());
   if (done.err.find("no Python with matplotlib") != std::string::npos) SPARSCALE_SKIP("no Python with matplotlib");
   CHECK(done.err.empty());

@@ -122,6 +122,28 @@ TEST_CASE("The calibration is applied to projected local Top-k only") {
   CHECK(selection_of(micro).at("build_up_calibrated_mean").is_null());
 }
 
+TEST_CASE("Projected local Top-k has the consensus of the estimates and their range") {
+  const Scratch scratch("results");
+  Json e = small();
+  e["sparsifier"] = {"topk", "micro"};
+  e["workers"] = 16;
+  const Experiment experiment = load(scratch, e);
+  const Json projected = {{"method", "boot"}, {"validated", true}, {"warnings", Json::array()}};
+  // Of the self-check's 9: a calibrated 27, 3 from the counts, and 9, their geometric mean, as consensus.
+  const Json check = {{"calibration_exponent", 1.5}, {"build_up_projected", 9.0}, {"build_up_calibrated", 27.0},
+                      {"npmle_build_up", 3.0},       {"build_up_consensus", 9.0}, {"warnings", Json::array()}};
+  const Json topk = selection_of(document_of(experiment, experiment.runs[0], {4 * 348}, {1e-3}, projected, check));
+  CHECK(topk.at("build_up_mean").get<double>() == Approx(4));
+  CHECK(topk.at("build_up_consensus_mean").get<double>() == Approx(4));
+  CHECK(topk.at("build_up_estimate_low").get<double>() == Approx(2));
+  CHECK(topk.at("build_up_estimate_high").get<double>() == Approx(8));
+  const Json captured = {{"method", "captured"}, {"validated", true}, {"warnings", Json::array()}};
+  for (const Json& other : {document_of(experiment, experiment.runs[1], {4 * 348}, {1e-3}, projected, check),
+                            document_of(experiment, experiment.runs[0], {4 * 348}, {1e-3}, captured, Json())})
+    for (const char* column : {"build_up_consensus_mean", "build_up_estimate_low", "build_up_estimate_high"})
+      CHECK(selection_of(other).at(column).is_null());
+}
+
 TEST_CASE("Captured workers that pass over the trace more than once carry a warning") {
   const Scratch scratch("results");
   Json e = small();

@@ -8,13 +8,14 @@ from analysis.figures import Drawing
 from analysis.results import slices, varying
 
 COLUMNS = ("panel", "curve", "sparsifier", "parameters", "density_wanted", "workers", "value", "p05", "p95", "counts_origin", "validated",
-           "iterations", "seeds")
+           "iterations", "seeds", "estimate_low", "estimate_high")
 BROWN = "#7A4B00"
 TARGET = Line2D([], [], color=BROWN, linewidth=0.9, label="density wanted, k/N")
 BREAK_EVEN_LINE = (0, (5, 1.5, 1, 1.5))
 BREAK_EVEN = Line2D([], [], color=BROWN, linewidth=0.9, linestyle=BREAK_EVEN_LINE, label="bandwidth break-even, k n + U = N")
 BEST = Line2D([], [], color="none", marker="o", markersize=4.5, markerfacecolor=BROWN, markeredgecolor="white",
               label="break-even at best (U = k), k/N = 1/(n + 1)")
+CONSENSUS = Line2D([], [], color="black", marker="*", linewidth=0.9, markersize=5, markeredgewidth=0.5, label="Top-k: consensus, range of estimates")
 IDEAL = Line2D([], [], color="black", linewidth=0.7, linestyle=(0, (6, 2)), label="no build-up, U = k")
 
 PANELS = (("build_up", "build-up U/k"), ("density", "actual density U/N"))
@@ -23,9 +24,22 @@ VALUES = {"build_up": ("build_up_mean", "build_up_p05", "build_up_p95"),
 SAMPLES = 400  # points of a reference curve
 
 
+def _estimates(one):
+    """Consensus and range of the estimates of the points that have them, by series: (n, consensus, low, high)."""
+    found = {}
+    for series, points in one.sparse().items():
+        numbers = [(p.workers, p.mean("build_up_consensus_mean"), p.mean("build_up_estimate_low"), p.mean("build_up_estimate_high")) for p in points]
+        numbers = [number for number in numbers if all(map(math.isfinite, number))]
+        if numbers:
+            found[series] = numbers
+    return found
+
+
 def _range(page, panel):
     mean, p05, p95 = VALUES[panel]
     values = []
+    if panel == "build_up":
+        values += [end for one in page for numbers in _estimates(one).values() for _, _, low, high in numbers for end in (low, high)]
     for one in page:
         for points in one.sparse().values():
             for point in points:
@@ -80,6 +94,10 @@ def _table(page):
                                  "workers": point.workers, "value": point.mean(mean), "p05": point.low(p05), "p95": point.high(p95),
                                  "counts_origin": point.counts_origin, "validated": point.validated, "iterations": point.iterations,
                                  "seeds": len(point.rows)})
+            if panel == "build_up":
+                for series, numbers in _estimates(one).items():
+                    rows += [{"panel": panel, "curve": "consensus", "sparsifier": series[0], "parameters": series[1], "density_wanted": density, "workers": n,
+                              "value": consensus, "estimate_low": low, "estimate_high": high} for n, consensus, low, high in numbers]
             for n in one.workers(dense=False):
                 lines = [("no_build_up", 1.0)] if panel == "build_up" else [
                     ("density_wanted", density), ("bandwidth_break_even", 1 - density * n if density * n < 1 else None)]
@@ -109,6 +127,9 @@ def _caption(page, looks):
         caption.iterations(page, "bands"),
         "Captured: solid lines, filled markers. Projected: dashed lines, hollow markers. Beyond the validated range: dotted lines, hollow "
         "markers, shaded ground. A piece between two points is drawn as the less certain of them.",
+        "Stars: build-up of projected local Top-k by the consensus of three estimates (the projection, the projection calibrated at the captured "
+        "workers, the estimate from their counts alone); the bar spans the three and is the uncertainty of the projection."
+        if any(_estimates(one) for one in page) else "",
         "Bandwidth break-even (assumed exchange): every worker all-gathers k indices of 8 bytes and all-reduces U values of 4 bytes, which is as "
         "much as dense fp32 sends when k n + U = N; above that curve a sparsifier whose workers select k each sends more than dense fp32. In the "
         f"best case, U = k, it pays only while k/N is below 1/(n + 1), that is up to {meetings}. Sparsifiers whose workers share k between them "
@@ -133,6 +154,7 @@ def draw(results, style_name):
 def _draw(page, looks, style_name, name):
     statuses = {row.status for one in page for row in one.rows(dense=False)}
     lines = [IDEAL, TARGET] + ([BREAK_EVEN] if _reaches(page) else []) + ([BEST] if any(_meets(one) for one in page) else [])
+    lines += [CONSENSUS] if any(_estimates(one) for one in page) else []
     blocks = [[style.series_handle(look) for look in looks.values()], style.status_handles(statuses, page[0].facets["captured_workers"]), lines]
     tick_width = max(style.tick_width(*_range(page, panel)) for panel, _ in PANELS)
     left, right, bottom, gap = tick_width + 0.31, 0.08, 0.4, tick_width + 0.34
@@ -166,6 +188,9 @@ def _draw(page, looks, style_name, name):
             for series, look in looks.items():
                 points = one.curves.get(series, ())
                 style.curve(axes, [(p.workers, p.mean(mean) if p.mean(mean) > 0 else math.nan, p.low(p05), p.high(p95), p.status) for p in points], look)
+            for numbers in _estimates(one).values() if panel == "build_up" else ():
+                axes.vlines([n for n, _, _, _ in numbers], [low for _, _, low, _ in numbers], [high for _, _, _, high in numbers], color="black", linewidth=0.9, zorder=4)
+                axes.plot([n for n, _, _, _ in numbers], [value for _, value, _, _ in numbers], linestyle="none", marker="*", color="black", markersize=5, markeredgewidth=0.5, zorder=5)
             recipe.append(standalone.panel(axes, {"panel": panel, "density_wanted": one.facets["density"]}, x="workers", y="value", low="p05", high="p95"))
             if lowest_row:
                 axes.set_xlabel("workers n")
@@ -179,6 +204,7 @@ def _draw(page, looks, style_name, name):
     curves = standalone.series_curves(looks, curve="sparsifier") + [
         standalone.curve({"curve": "no_build_up"}, colour="black", line=(0, (6, 2))), standalone.curve({"curve": "density_wanted"}, colour=BROWN),
         standalone.curve({"curve": "bandwidth_break_even"}, colour=BROWN, line=BREAK_EVEN_LINE),
+        standalone.curve({"curve": "consensus"}, colour="black", line="none", marker="*"),
         standalone.curve({"curve": "break_even_at_best"}, colour=BROWN, line="none", marker="o")]
     return Drawing(name, sheet.figure, COLUMNS, _table(page), _caption(page, style.looks(looks)),
                    {"panels": recipe, "curves": curves, "legends": sheet.legends})

@@ -179,6 +179,10 @@ void add_replay_command(CLI::App& program) {
   add_number(*command, "--iterations", options->replay.iterations, 0, most_iterations,
              "Recorded iterations (default: as many as the trace has)");
   add_number(*command, "--warmup", options->replay.warmup, 0, most_iterations, "Iterations before the first recorded one (default 0)");
+  add_number(
+      *command, "--warmup-window", options->replay.warmup_window, 1, most_iterations,
+      "Warm up on the first so many of the trace's iterations (default: with --lr-in-accumulator those before the learning rate falls, "
+      "else all)");
   add_number(*command, "--captured", options->replay.captured, 0, most_workers, "Use only the trace's first so many workers");
   command->add_option("--expansion", options->replay.expansion, "auto, captured, boot, hybrid or shift (default auto)");
   add_number(*command, "--seed", options->replay.seed, 0, most_seed, "Seed (default 1)");

@@ -18,7 +18,7 @@ void add_trace_command(CLI::App& program) {
     std::string trace;
     bool json = false;
     std::vector<std::string> files;
-    std::string layers, out;
+    std::string layers, out, drop;
     bool half = false, full = false;
     traces::SynthesisOptions synthesis;
     ExpansionValidityOptions validity;
@@ -100,10 +100,14 @@ void add_trace_command(CLI::App& program) {
                        "Folder of traces with 16 workers or more (default: $SPARSCALE_EXPANSION_TRACES; without, the shipped sample only)");
   validity->add_option("--sparsifiers", options->validity.sparsifiers, "Besides local top-k, on those traces")->delimiter(',');
   validity->add_option("--seeds", options->validity.seeds, "Seeds to take the mean of (default 3)");
+  validity->add_option("--learning-rate-drop", options->drop,
+                       "POSITION:FACTOR: instead, how local top-k builds up before and after learning rates are FACTOR times as large from "
+                       "that position of the window on");
   validity->add_option("--out", options->out, "Folder for expansion-validity.json, .csv, .txt, .pdf, .svg and .png");
   validity->callback([options] {
     if (const char* set = std::getenv("SPARSCALE_EXPANSION_TRACES"); options->trace.empty() && set != nullptr) options->trace = set;
     options->validity.traces = options->trace;
+    if (!options->drop.empty()) options->validity.drop = LearningRateDrop::parse(options->drop);
     const Json report = expansion_validity(options->validity);
     std::string text;
     for (const std::string& line : expansion_validity_lines(report)) text += line + "\n";

@@ -51,6 +51,36 @@ class Numbers(DirectoryTest):
             self.assertEqual([t.get_text() for t in axes.get_xticklabels()], [str(n) for n in fixture.WORKERS])
             self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
 
+    def test_build_up_shows_the_consensus_and_the_range_of_the_estimates(self):
+        directory = fixture.make(self.path("r"))
+        path = os.path.join(directory, "results.csv")
+        table = rows(path)
+        for row in table:
+            known = row["metric_group"] == "selection" and row["sparsifier"] == "topk" and row["counts_origin"] == "projected"
+            for column, factor in (("build_up_consensus_mean", 0.9), ("build_up_estimate_low", 0.8), ("build_up_estimate_high", 1.1)):
+                row[column] = repr(factor * float(row["build_up_mean"])) if known else ""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(table[0]))
+            writer.writeheader()
+            writer.writerows(table)
+        drawing, = drawings(directory, "build_up", "double")
+        found = [r for r in drawing.table if r["curve"] == "consensus"]
+        means = {r["workers"]: (r["value"], r["counts_origin"]) for r in drawing.table if (r["panel"], r.get("sparsifier"), r["curve"]) == ("build_up", "topk", "sparsifier")}
+        self.assertEqual([r["workers"] for r in found], [n for n, (_, origin) in means.items() if origin == "projected"])
+        self.assertGreater(len(found), 2)
+        for r in found:
+            for key, factor in (("value", 0.9), ("estimate_low", 0.8), ("estimate_high", 1.1)):
+                self.assertAlmostEqual(r[key], factor * means[r["workers"]][0])
+        stars = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "*"]
+        self.assertEqual([list(line.get_xdata()) for line in stars], [[r["workers"] for r in found]])
+        self.assertEqual([list(line.get_ydata()) for line in stars], [[r["value"] for r in found]])
+        self.assertEqual([line for line in drawing.figure.axes[1].lines if line.get_marker() == "*"], [])
+        self.assertIn("consensus of three estimates", drawing.caption)
+        # Nothing of it where the results have none.
+        plain, = drawings(fixture.make(self.path("plain")), "build_up", "double")
+        self.assertNotIn("consensus", plain.caption)
+        self.assertEqual([r for r in plain.table if r["curve"] == "consensus"], [])
+
     def test_break_even_of_bandwidth(self):
         drawing, = drawings(fixture.make(self.path("r")), "build_up", "double")
         curve = {r["workers"]: r["value"] for r in drawing.table if r["curve"] == "bandwidth_break_even"}
