@@ -157,7 +157,7 @@ class ChosenSource final : public traces::GradientSource {
   std::vector<std::int64_t> order_;
 };
 
-constexpr std::int64_t repeats = 8;
+constexpr std::int64_t repeats = 16;
 
 // Random sets of `workers` of a trace's workers, in random order.
 std::unique_ptr<traces::GradientSource> chosen_workers(const traces::Trace& trace, std::int64_t workers, std::int64_t repeat) {
