@@ -31,7 +31,8 @@ void check_start(const Program& program, const platforms::Topology& topology, st
 std::unique_ptr<Network> make_recurrence(const platforms::Topology& topology);
 /// NCCL's latency and bandwidth model. Errors: InputError when the platform lacks the key nccl. Both must outlive it.
 std::unique_ptr<Network> make_nccl(const platforms::Platform& platform, const platforms::Topology& topology);
-/// SimGrid, in a process of its own for every program. The topology must outlive it.
-std::unique_ptr<Network> make_simgrid(const platforms::Topology& topology);
+/// SimGrid, in a process of its own for every program. The topology must outlive it. Messages of more than `apart_above` workers are
+/// simulated some at a time where they never meet on a link (network_simgrid.cpp).
+std::unique_ptr<Network> make_simgrid(const platforms::Topology& topology, std::int64_t apart_above = 128);
 
 }  // namespace sparscale::sim

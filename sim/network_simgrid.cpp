@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <set>
 #include <simgrid/kernel/Timer.hpp>
@@ -57,13 +58,23 @@ std::set<std::pair<std::int32_t, std::int32_t>> used_pairs(const Program& progra
   return pairs;
 }
 
+// Messages under way at once where they are simulated apart: few, as lists are then short, but not so few that SimGrid's clock, which runs
+// on while the program's time stands, loses digits. It gets 16 times later than the program for more than 1,024 workers.
+std::size_t most_apart(std::int64_t workers) { return std::max<std::size_t>(64, static_cast<std::size_t>(workers) / 16); }
+
 // One run of one program in the process that calls it, once.
+//
+// `apart`: messages that never meet on a link take the same time whatever else is under way, so a message may be simulated earlier or later
+// than its time in the program, and only most_apart() at once. Its duration is SimGrid's; that it had its links for itself is checked with
+// the times that come out. Before version 3.34 SimGrid walks through all messages under way for every one that ends, which with 1,024 of
+// them takes nearly half of its time.
 class Simulation {
  public:
-  Simulation(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s, bool in_step)
+  Simulation(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s, bool apart)
       : run_(program, topology.eager()),
         workers_(static_cast<std::size_t>(program.workers())),
-        in_step_(in_step),
+        topology_(topology),
+        most_(apart ? most_apart(program.workers()) : 0),
         end_s_(start_s.begin(), start_s.end()),
         engine_((xbt_log_control_set("root.thres:critical"), "sparscale")) {
     // Pure latency and bandwidth: no factors, no reverse traffic, no TCP window. The names stay valid up to SimGrid 4.1.
@@ -76,6 +87,16 @@ class Simulation {
   }
 
   void simulate(std::span<const double> start_s) {
+    if (most_ > 0) {
+      step_end_s_ = end_s_;
+      routes_.resize(end_s_.size());
+      link_free_s_.assign(topology_.links().size(), 0);
+      for (std::size_t worker = 0; worker < end_s_.size(); ++worker) run_.enter(static_cast<std::int32_t>(worker), started_);
+      send_started();
+      engine_.run();
+      run_.check_finished();
+      return;
+    }
     for (std::size_t place = 0; place < end_s_.size(); ++place) {
       const auto worker = static_cast<std::int32_t>(place % workers_);
       const auto part = static_cast<std::int64_t>(place / workers_);
@@ -87,7 +108,6 @@ class Simulation {
       else
         run_.enter_part(worker, part, started_);
     }
-    step_messages_ = started_.size();
     for (std::size_t end = workers_; end < hosts_.size(); ++end) run_.enter(static_cast<std::int32_t>(end), started_);
     send_started();
     engine_.run();
@@ -131,11 +151,17 @@ class Simulation {
   struct Slot {
     ProgramRun::Message message;
     s4u::CommPtr comm;
+    double begin_s = 0, clock_s = 0;  // apart: in the program, and on SimGrid's clock
+  };
+  struct Route {
+    std::int32_t to = -1;
+    std::vector<std::int32_t> links;
   };
 
   void send_started() {
-    under_way_ += started_.size();
-    for (const ProgramRun::Message& message : started_) {
+    for (; next_ < started_.size() && (most_ == 0 || under_way_ < most_); ++next_) {
+      const ProgramRun::Message& message = started_[next_];
+      ++under_way_;
       if (free_slots_.empty()) {
         slots_.emplace_back();
         free_slots_.push_back(slots_.size() - 1);
@@ -149,15 +175,47 @@ class Simulation {
       comm->set_source(hosts_[static_cast<std::size_t>(run_.worker_of(message.from))]);
       comm->set_destination(hosts_[static_cast<std::size_t>(run_.worker_of(message.to))]);
       if (comm->get_state() != s4u::Activity::State::STARTED) comm->start();
-      slots_[number] = {message, std::move(comm)};
+      slots_[number].message = message;
+      slots_[number].comm = std::move(comm);
+      if (most_ > 0) begin_apart(slots_[number]);
     }
-    started_.clear();
+    if (next_ < started_.size() && next_ < end_s_.size()) return;  // the list is shortened from time to time only
+    started_.erase(started_.begin(), started_.begin() + static_cast<std::ptrdiff_t>(next_));
+    next_ = 0;
+  }
+
+  const std::vector<std::int32_t>& route_of(const ProgramRun::Message& message) {
+    Route& known = routes_[static_cast<std::size_t>(message.from)];
+    if (known.to != message.to) known = {message.to, topology_.route(message.from, message.to)};
+    return known.links;
+  }
+
+  void begin_apart(Slot& slot) {
+    slot.clock_s = s4u::Engine::get_clock();
+    slot.begin_s = std::max(end_s_[static_cast<std::size_t>(slot.message.from)], end_s_[static_cast<std::size_t>(slot.message.to)]);
+    for (const std::int32_t link : route_of(slot.message)) {
+      double& free_s = link_free_s_[static_cast<std::size_t>(link)];
+      if (slot.begin_s < free_s)
+        throw RunError("messages meet on link " + topology_.links()[static_cast<std::size_t>(link)].name +
+                       " of a collective that was taken for one without shared links");
+      free_s = std::numeric_limits<double>::infinity();  // until it has ended
+    }
+  }
+
+  void end_apart(const Slot& slot) {
+    const double end_s = slot.begin_s + (s4u::Engine::get_clock() - slot.clock_s);
+    for (const std::int32_t link : route_of(slot.message)) link_free_s_[static_cast<std::size_t>(link)] = end_s;
+    for (const std::int32_t worker : {slot.message.from, slot.message.to}) {
+      double& last_s = step_end_s_[static_cast<std::size_t>(worker)];
+      last_s = std::max(last_s, end_s);
+    }
   }
 
   void completed(const s4u::Activity& activity) {
     const std::size_t number = reinterpret_cast<std::size_t>(activity.get_data<void>()) - 1;
     const ProgramRun::Message message = slots_[number].message;
     const double now_s = s4u::Engine::get_clock();
+    if (most_ > 0) end_apart(slots_[number]);
     // The slot becomes free when the next message has completed: see send_started().
     if (just_completed_ >= 0) free_slots_.push_back(static_cast<std::size_t>(just_completed_));
     just_completed_ = static_cast<std::int64_t>(number);
@@ -165,27 +223,24 @@ class Simulation {
     run_.ended(message, steps_ended_);
     for (const std::int32_t strand : steps_ended_) {
       // The last of its lanes counts.
-      if (const std::int64_t place = run_.place_of(strand); place >= 0) end_s_[static_cast<std::size_t>(place)] = now_s;
+      if (const std::int64_t place = run_.place_of(strand); place >= 0)
+        end_s_[static_cast<std::size_t>(place)] = most_ > 0 ? step_end_s_[static_cast<std::size_t>(place)] : now_s;
       run_.next(strand, started_);
     }
     --under_way_;
-    if (in_step_) {
-      // Before 3.34 SimGrid looks through all messages under way for every one that ends, so it is faster to start the next ones when all
-      // have ended, which happens at one date.
-      if (under_way_ + 1 == step_messages_) step_end_s_ = now_s;
-      if (now_s != step_end_s_) throw RunError("messages of one step of a ring of equals end at different times");
-      if (under_way_ > 0) return;
-      step_messages_ = started_.size();
-    }
     send_started();
   }
 
   ProgramRun run_;
   std::size_t workers_;
-  bool in_step_;  // all messages of a step end at one date
-  std::size_t under_way_ = 0, step_messages_ = 0;
-  double step_end_s_ = 0;
-  std::vector<double> end_s_;
+  const platforms::Topology& topology_;
+  std::size_t most_;  // messages under way at once; 0: as many as there are, each at its time
+  std::size_t under_way_ = 0, next_ = 0;
+  std::vector<double> end_s_;  // of every worker's last step, in every part
+  // Apart only: the last end of a worker's messages; the route that its last message took; when a link becomes free.
+  std::vector<double> step_end_s_;
+  std::vector<Route> routes_;
+  std::vector<double> link_free_s_;
   s4u::Engine engine_;
   std::vector<s4u::Host*> hosts_;
   std::vector<ProgramRun::Message> started_;
@@ -228,7 +283,7 @@ static_assert(sizeof(Answer) % alignof(double) == 0);
 
 // The forked process: never returns, whatever is thrown.
 [[noreturn]] void child(const Program& program, const platforms::Topology& topology, std::span<const double> start_s, double precision_s,
-                        bool in_step, SharedAnswer& shared, int log) noexcept {
+                        bool apart, SharedAnswer& shared, int log) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto restore_signals = [] {
     for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGBUS}) std::signal(signal, SIG_DFL);
@@ -244,7 +299,7 @@ static_assert(sizeof(Answer) % alignof(double) == 0);
   };
   try {
     // Never destroyed: the process ends here, and SimGrid's own clean-up has nothing to add.
-    auto* const simulation = new Simulation(program, topology, start_s, precision_s, in_step);
+    auto* const simulation = new Simulation(program, topology, start_s, precision_s, apart);
     restore_signals();  // nor are SimGrid's
     simulation->simulate(start_s);
     std::copy(simulation->end_s().begin(), simulation->end_s().end(), shared.end_s().begin());
@@ -272,7 +327,8 @@ std::string last_words(int log) {
 
 class SimGrid : public Network {
  public:
-  explicit SimGrid(const platforms::Topology& topology) : topology_(topology), recurrence_(make_recurrence(topology)) {}
+  SimGrid(const platforms::Topology& topology, std::int64_t apart_above)
+      : topology_(topology), apart_above_(apart_above), recurrence_(make_recurrence(topology)) {}
 
   std::span<const std::int64_t> node_of_worker() const override { return topology_.node_of_worker(); }
   const platforms::Topology& topology() const override { return topology_; }
@@ -295,14 +351,15 @@ class SimGrid : public Network {
 
  private:
   CollectiveTiming simulate(const Program& program, std::span<const double> start_s) {
-    const double precision = precision_s(program, start_s);  // finds programs that never end as well
-    const bool in_step = is_ring_of_equals(program, start_s);
+    const bool exact = recurrence_is_exact(program, topology_);
+    const double precision = precision_s(program, start_s, exact);  // finds programs that never end as well
+    const bool apart = exact && program.workers() > apart_above_ && program.lanes() == 1 && program.switches() == 0 && !topology_.eager();
     SharedAnswer shared(static_cast<std::size_t>(program.workers()), start_s.size());
     const int log = ::memfd_create("simulation log", MFD_CLOEXEC);
     if (log < 0) throw RunError("no file for a simulation's log: " + std::string(std::strerror(errno)));
     std::fflush(nullptr);
     const pid_t process = ::fork();
-    if (process == 0) child(program, topology_, start_s, precision, in_step, shared, log);
+    if (process == 0) child(program, topology_, start_s, precision, apart, shared, log);
     int status = 0;
     pid_t ended = -1;
     if (process > 0) do {
@@ -326,30 +383,13 @@ class SimGrid : public Network {
     return timing;
   }
 
-  // Whether all workers of a ring do the same at the same time, on links that are alike and that no two messages share.
-  bool is_ring_of_equals(const Program& program, std::span<const double> start_s) {
-    const auto blocks = program.ring_block_bytes();
-    const auto alike = [](const auto& values) {
-      return std::all_of(values.begin(), values.end(), [&](const auto& value) { return value == values.front(); });
-    };
-    if (blocks.size() < 2 || !alike(blocks) || !alike(start_s)) return false;
-    const std::int64_t n = program.workers();
-    const auto first = topology_.route(0, 1);
-    for (std::int64_t worker = 0; worker < n; ++worker) {
-      const auto route = topology_.route(worker, (worker + 1) % n);
-      if (topology_.latency_s(route) != topology_.latency_s(first) || topology_.bandwidth_Bps(route) != topology_.bandwidth_Bps(first))
-        return false;
-    }
-    return recurrence_is_exact(program, topology_);
-  }
-
   // SimGrid takes events that are less than this apart as one, by default a nanosecond, which adds up to visible errors over many steps.
   // The time without sharing of links sets the scale: far below it, but well above the rounding of a clock that contention has made n times
   // later.
-  double precision_s(const Program& program, std::span<const double> start_s) {
+  double precision_s(const Program& program, std::span<const double> start_s, bool exact) {
     const CollectiveTiming timing = recurrence_->time(program, start_s);
     const double scale_s = *std::max_element(timing.end_s.begin(), timing.end_s.end());
-    const double contention = recurrence_is_exact(program, topology_) ? 1 : static_cast<double>(start_s.size());
+    const double contention = exact ? 1 : static_cast<double>(start_s.size());
     const double precision = std::max(1e-18, 2e-14 * contention * scale_s);
     // The same for calls that differ in a start alone: whoever looks for starts that fit the ends must not be led about by roundings.
     return program.parts() > 1 ? std::exp2(std::floor(std::log2(precision))) : precision;
@@ -393,12 +433,15 @@ class SimGrid : public Network {
 
   static constexpr std::size_t memo_limit = std::size_t{1} << 22;  // workers x programs: 64 MiB
   const platforms::Topology& topology_;
+  std::int64_t apart_above_;
   std::unique_ptr<Network> recurrence_;
   std::unordered_map<std::string, CollectiveTiming> memo_;
 };
 
 }  // namespace
 
-std::unique_ptr<Network> make_simgrid(const platforms::Topology& topology) { return std::make_unique<SimGrid>(topology); }
+std::unique_ptr<Network> make_simgrid(const platforms::Topology& topology, std::int64_t apart_above) {
+  return std::make_unique<SimGrid>(topology, apart_above);
+}
 
 }  // namespace sparscale::sim

@@ -51,6 +51,22 @@ class Plain : public Program {
   const Program& program_;
 };
 
+// Says that it is a ring, but sends two messages at once from its second step on.
+class FalseRing : public Plain {
+ public:
+  explicit FalseRing(const Program& program) : Plain(program), blocks_(program.ring_block_bytes()) {}
+  std::span<const std::uint64_t> ring_block_bytes() const override { return blocks_; }
+  void step(std::int64_t worker, std::int64_t number, Step& step) const override {
+    Plain::step(worker, number, step);
+    if (number == 0) return;
+    step.sends.push_back(step.sends.front());
+    step.receives.push_back(step.receives.front());
+  }
+
+ private:
+  std::span<const std::uint64_t> blocks_;
+};
+
 // Aborts in any process but the one that made it.
 class Aborting : public Plain {
  public:
@@ -421,6 +437,39 @@ TEST_CASE("The recurrence gives SimGrid's times wherever it says it is exact") {
         }
     }
   CHECK(compared > 150);
+}
+
+TEST_CASE("Messages that never meet take the same time when only some of them are simulated at once") {
+  // More than the 64 that are under way at once.
+  constexpr std::size_t n = 136;
+  int compared = 0;
+  for (const Platform& platform : {shipped("crossbar-100g"), nodes_of(8, 8)}) {
+    const platforms::Topology topology(platform, n);
+    const auto apart = make_simgrid(topology, 0), together_all = make_simgrid(topology, 1 << 20);
+    for (const CollectiveAlgorithm& algorithm : collective_algorithms()) {
+      const bool unequal_blocks = algorithm.operation == Operation::all_gather || algorithm.operation == Operation::all_to_all;
+      const auto bytes = unequal_blocks ? unequal(n, 5, 300000) : std::vector<std::uint64_t>(n, 300000);
+      const auto program = algorithm.make(CollectiveInput{bytes, 0, topology.node_of_worker(), 65536, 0, 1});
+      if (program->lanes() > 1 || program->switches() > 0 || !recurrence_is_exact(*program, topology)) continue;
+      INFO(platform.name << " " << operation_name(algorithm.operation) << " " << algorithm.name);
+      const auto start = skewed(n, 3, 1e-3);
+      const CollectiveTiming one = apart->time(*program, start), other = together_all->time(*program, start);
+      CHECK(difference(one, other) <= 1e-12);
+      CHECK(one.bytes_sent == other.bytes_sent);
+      CHECK(one.messages == other.messages);
+      CHECK(one.network == "simgrid");
+      ++compared;
+    }
+  }
+  CHECK(compared >= 40);
+
+  // Whether they meet is seen from the times that come out.
+  const platforms::Topology topology(shipped("crossbar-100g"), 4);
+  const auto ring = make(Operation::all_gather, "ring", {1000, 2000, 3000, 4000});
+  const FalseRing program(*ring);
+  REQUIRE(recurrence_is_exact(program, topology));
+  CHECK_THROWS_WITH(make_simgrid(topology, 0)->time(program, together(4)), ContainsSubstring("messages meet on link"));
+  CHECK_NOTHROW(make_simgrid(topology, 4)->time(program, together(4)));
 }
 
 TEST_CASE("A ring is timed the same when its steps are walked") {
