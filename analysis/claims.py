@@ -19,13 +19,16 @@ from analysis import plot  # noqa: E402
 from analysis import results as result_files  # noqa: E402
 
 REDUCE = {"mean": lambda values: sum(values) / len(values), "min": min, "max": max}
-COLUMNS = ("claim", "source", "expected", "value", "outcome", "differs_because", "runs")
+COLUMNS = ("claim", "source", "expected", "value", "outcome", "differs_because", "runs", "failures")
+# What a failed replay or run says of itself under the names of results.csv.
+KNOWN_OF_FAILURES = ("sparsifier", "density", "workers", "captured_workers", "seed", "warmup_iterations", "iterations", "error_feedback", "lr_in_accumulator", "value_encoding",
+                     "index_encoding")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`expected` in words, `low` and `high` its bounds (infinite where open), `point` what the source says (NaN: a bound only); `value` is ours,
-    NaN when the runs are not there. `outcome`: holds, differs, not run."""
+    NaN when the runs are not there. `outcome`: holds, differs, not run. `failures`: how many replays or runs have failed that may belong to it; they are not in `value`."""
     claim: str
     source: str
     expected: str
@@ -36,6 +39,12 @@ class Outcome:
     outcome: str
     differs_because: str
     runs: tuple
+    failures: int = 0
+
+    @property
+    def left_out(self):
+        """What failed and is therefore missing here, in words; empty when nothing is."""
+        return f"{self.failures} that failed and may belong to it {'is' if self.failures == 1 else 'are'} left out (sparscale status)" if self.failures else ""
 
     @property
     def surprising(self):
@@ -101,6 +110,25 @@ def _term(results, cells, term, path, pointer):
     return REDUCE[term.get("reduce", "mean")](values), tuple(row.run_id for row in rows)
 
 
+def _failures(results):
+    """What failed and has not been tried again: the identities of replays, self-checks and runs."""
+    folder = os.path.join(results.directory, "failed")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
+    documents = (result_files.read_object(os.path.join(folder, name)) for name in names)
+    return [identity for identity in (document.get("identity") for document in documents) if isinstance(identity, dict)]
+
+
+def _may_belong(identity, where):
+    known = {key: identity[key] for key in KNOWN_OF_FAILURES if key in identity}
+    if "network" in identity:
+        known["network_requested"] = identity["network"]
+    for key, wanted in where.items():
+        choices = wanted if isinstance(wanted, list) else [wanted]
+        if key in known and known[key] not in choices:
+            return False
+    return True
+
+
 def _number(value):
     return f"{value:.4g}"
 
@@ -111,7 +139,7 @@ def evaluate(results):
     if not os.path.exists(path):
         return []
     outcomes = []
-    cells = _cells(results)
+    cells, failures = _cells(results), _failures(results)
     for index, claim in enumerate(result_files.read_object(path).get("claims", [])):
         pointer = f"/claims/{index}"
         value, runs = _term(results, cells, claim["value"], path, pointer + "/value")
@@ -126,7 +154,8 @@ def evaluate(results):
         # Bounds are given with few digits, so a value that is one of them up to rounding is inside.
         slack = 1e-12 * max(abs(value), 1e-300)
         outcome = "not run" if math.isnan(value) else "holds" if low - slack <= value <= high + slack else "differs"
-        outcomes.append(Outcome(claim["claim"], claim["source"], words, point, low, high, value, outcome, claim.get("differs_because", ""), runs))
+        outcomes.append(Outcome(claim["claim"], claim["source"], words, point, low, high, value, outcome, claim.get("differs_because", ""), runs,
+                                sum(any(_may_belong(one, term.get("where", {})) for term in (claim["value"], claim.get("over")) if isinstance(term, dict)) for one in failures)))
     return outcomes
 
 
@@ -135,7 +164,7 @@ def table(outcomes):
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in outcomes:
-        writer.writerow([one.claim, one.source, one.expected, plot.cell(one.value), one.outcome, one.differs_because, " ".join(one.runs)])
+        writer.writerow([one.claim, one.source, one.expected, plot.cell(one.value), one.outcome, one.differs_because, " ".join(one.runs), one.failures or ""])
     return out.getvalue()
 
 
@@ -147,6 +176,8 @@ def lines(outcomes):
         shown.append(f"{one.outcome:8s} {value:>10s}  claimed {one.expected}: {one.claim} [{one.source}]")
         if one.outcome == "differs" and one.differs_because:
             shown += textwrap.wrap(one.differs_because, 110, initial_indent=" " * 21, subsequent_indent=" " * 21)
+        if one.left_out:
+            shown.append(" " * 21 + one.left_out)
     held = sum(one.outcome == "holds" for one in outcomes)
     known = sum(one.outcome == "differs" and bool(one.differs_because) for one in outcomes)
     parts = [f"{held} of {len(outcomes)} hold"] + [f"{known} differ for a stated reason"] * (known > 0)

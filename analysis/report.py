@@ -210,7 +210,7 @@ def claims_html(loaded):
     if not outcomes:
         return ""
     heads = [("number", True), ("outcome", False), ("claimed", False), ("ours", True), ("claim", False), ("source", False), ("why it differs", False)]
-    rows = [[str(number), one.outcome, one.expected, (short(one.value), repr(one.value) if math.isfinite(one.value) else ""), one.claim, one.source, one.differs_because if one.outcome == "differs" else ""]
+    rows = [[str(number), one.outcome, one.expected, (short(one.value), repr(one.value) if math.isfinite(one.value) else ""), one.claim, one.source, ". ".join(filter(None, (one.differs_because if one.outcome == "differs" else "", one.left_out)))]
             for number, one in enumerate(outcomes, 1)]
     return (f'<section id="claimed"><h2>Claims</h2>\n<p class="soft">{esc(claims.lines(outcomes)[-1].removeprefix("Claims: "))} What the experiment\'s sources say against these results; '
             f'the figure of the claims has the same numbers.</p>\n{table_html("claims", heads, rows, (1,))}\n</section>\n')

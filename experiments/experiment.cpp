@@ -110,14 +110,24 @@ std::vector<Written> expand_sparsifier(const Written& written) {
   return values;
 }
 
+/// A field that names an algorithm: the name itself, or an object with it and options (gossip).
+std::string algorithm_name(const Json& value) { return value.is_object() ? value.at("name").get<std::string>() : value.get<std::string>(); }
+
+std::int64_t gossip_segments(const Json& value) {
+  return value.is_object() ? value.at("segments").get<std::int64_t>() : sim::default_segments;
+}
+
 void check_collective(sim::Operation operation, const Json& value, const Written& place) {
   std::vector<std::string> names;
+  const std::string wanted = algorithm_name(value);
+  if (value.is_object() && !wanted.starts_with("crossover"))
+    throw InputError(place.file, place.pointer, "crossover or crossover_hierarchical, as others have no segments", brief(value.at("name")));
   for (const sim::CollectiveAlgorithm& algorithm : sim::collective_algorithms()) {
     if (algorithm.operation != operation) continue;
     names.push_back(algorithm.name);
-    if (algorithm.name == value.get<std::string>()) return;
+    if (algorithm.name == wanted) return;
   }
-  throw InputError(place.file, place.pointer, "one of " + join(names), brief(value));
+  throw InputError(place.file, place.pointer + (value.is_object() ? "/name" : ""), "one of " + join(names), brief(Json(wanted)));
 }
 
 /// Whether a point has the value that an exclusion asks for. Sparsifiers match by name and by the parameters that are asked for.
@@ -126,6 +136,7 @@ bool matches(const Json& wish, const Json& value) {
   if (!value.is_object() || !value.contains("name")) return wish == value;
   if (wish.is_string()) return wish == value.at("name");
   if (!wish.contains("name") || wish.at("name") != value.at("name")) return false;
+  if (wish.contains("segments")) return wish.at("segments") == value.value("segments", Json());
   if (!wish.contains("parameters")) return true;
   for (const auto& [key, parameter] : wish.at("parameters").items())
     if (!value.at("parameters").contains(key) || value.at("parameters").at(key) != parameter) return false;
@@ -246,6 +257,60 @@ void check_names(Document& document, const std::string& field, const NameAndSum&
       throw InputError(place.file, place.pointer, "a " + field + " with a name of its own in it (results go by it)",
                        '"' + name + "\", which " + first.second + " has too");
   });
+}
+
+/// Whether a run has what a term's `where` names. Of keys that are known before it runs; `all_known`: whether they all were.
+bool may_match(const Experiment& experiment, const RunPoint& run, const Json& where, bool& all_known) {
+  const ReplayPoint& replay = experiment.replays.at(run.replay);
+  const sim::ReplayOptions& options = replay.options;
+  const Json known = {{"trace", experiment.traces.at(replay.trace).info().name},
+                      {"sparsifier", options.sparsifier},
+                      {"density", options.density},
+                      {"workers", options.workers},
+                      {"captured_workers", options.captured},
+                      {"seed", options.seed},
+                      {"iterations", options.iterations},
+                      {"warmup_iterations", options.warmup},
+                      {"error_feedback", options.error_feedback},
+                      {"lr_in_accumulator", options.lr_in_accumulator},
+                      {"network_requested", run.network},
+                      {"value_encoding", run.value_encoding},
+                      {"index_encoding", run.index_encoding}};
+  for (const auto& [key, wish] : where.items()) {
+    if (!known.contains(key)) {
+      all_known = false;
+      continue;
+    }
+    const Json choices = wish.is_array() ? wish : Json::array({wish});
+    if (std::find(choices.begin(), choices.end(), known.at(key)) == choices.end()) return false;
+  }
+  return true;
+}
+
+/// Errors: InputError when a claim looks at recorded iterations that its runs do not have.
+void check_claimed_iterations(const Experiment& experiment, const Json& claims, const std::string& file) {
+  for (std::size_t i = 0; i < claims.size(); ++i)
+    for (const char* side : {"value", "over"}) {
+      if (!claims[i].contains(side) || !claims[i].at(side).is_object() || !claims[i].at(side).contains("series")) continue;
+      const Json& term = claims[i].at(side);
+      const char* const key = term.contains("to") ? "to" : "from";
+      if (!term.contains(key)) continue;
+      const std::int64_t needed = term.at(key).get<std::int64_t>() + (term.contains("to") ? 0 : 1);
+      bool all_known = true;
+      std::int64_t least = 0, most = 0;
+      for (const RunPoint& run : experiment.runs) {
+        if (!may_match(experiment, run, term.value("where", Json::object()), all_known)) continue;
+        const std::int64_t iterations = experiment.replays.at(run.replay).options.iterations;
+        least = least == 0 ? iterations : std::min(least, iterations);
+        most = std::max(most, iterations);
+      }
+      const std::int64_t has = all_known ? least : most;
+      if (has > 0 && needed > has)
+        throw InputError(
+            file, "/claims/" + std::to_string(i) + "/" + side + "/" + key,
+            std::string(term.contains("to") ? "at most " : "less than ") + std::to_string(has) + ", as many iterations as its runs record",
+            brief(term.at(key)));
+    }
 }
 
 /// Labels that two points with one run share; a label that they do not share says nothing about the run.
@@ -450,8 +515,14 @@ Experiment Experiment::load(const fs::path& path) {
         throw InputError(point.at("platform").file, point.at("platform").pointer, "a platform with the key nccl, as network is nccl",
                          brief(point.at("platform").value));
     } else {
-      collectives = {text("all_gather"), text("all_reduce"), text("broadcast"), text("reduce_scatter"),
-                     text("reduce"),     text("all_to_all"), text("gossip")};
+      collectives = {text("all_gather"),
+                     text("all_reduce"),
+                     text("broadcast"),
+                     text("reduce_scatter"),
+                     text("reduce"),
+                     text("all_to_all"),
+                     algorithm_name(point.at("gossip").value)};
+      run.timeline.gossip_segments = gossip_segments(point.at("gossip").value);
     }
     run.value_encoding = value_encoding;
     run.index_encoding = index_encoding;
@@ -474,6 +545,7 @@ Experiment Experiment::load(const fs::path& path) {
     run.identity["reduce"] = collectives.reduce;
     run.identity["all_to_all"] = collectives.all_to_all;
     run.identity["gossip"] = collectives.gossip;
+    if (run.timeline.gossip_segments != sim::default_segments) run.identity["gossip_segments"] = run.timeline.gossip_segments;
     run.identity["network"] = run.network;
     run.identity["value_encoding"] = run.value_encoding;
     run.identity["index_encoding"] = run.index_encoding;
@@ -490,6 +562,7 @@ Experiment Experiment::load(const fs::path& path) {
   });
   exclusions.check_used();
   if (experiment.runs.empty()) throw InputError(document.file_of("/exclude"), "/exclude", "rules that leave at least one run", "none left");
+  if (document.json().contains("claims")) check_claimed_iterations(experiment, document.json().at("claims"), document.file_of("/claims"));
   return experiment;
 }
 

@@ -351,6 +351,9 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   if (profile.origin() != "measured")
     warnings.push_back("kernel times of the profile " + profile.name() + " are " + profile.origin() + ", not measured");
 
+  if (std::any_of(times.begin(), times.end(), [](const sim::IterationTime& one) { return one.even_parts; }))
+    warnings.push_back("the records do not say what goes to whom in an all-to-all: its parts are taken for equal");
+
   if (wire.values)
     warnings.push_back("values travel as " + run.value_encoding +
                        ": casts are charged, what the rounding does to training is not looked at");
@@ -390,6 +393,8 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   key["reduce"] = algorithm(run.timeline.collectives.reduce);
   key["all_to_all"] = algorithm(run.timeline.collectives.all_to_all);
   key["gossip"] = algorithm(run.timeline.collectives.gossip);
+  if (run.timeline.gossip_segments != sim::default_segments)
+    key["gossip"] = key["gossip"].get<std::string>() + " (" + std::to_string(run.timeline.gossip_segments) + " segments)";
   key["timeline"] = run.timeline.mode;
   key["timeline_options"] = changed_timeline_options(run.timeline_field);
   key["disturbance"] = run.disturbance_field;

@@ -603,8 +603,8 @@ TimedIteration time_iteration(const Experiment& experiment, const fs::path& dire
   }
   timed.log = timeline.log();
   const sim::Network& network = networks.at(iteration);
-  timed.goal = sim::goal_schedule(replay.options.workers, sim::goal_parts(timed.log, network, run.timeline.gossip_seed),
-                                  sim::goal_unit(network.topology()));
+  timed.goal =
+      sim::goal_schedule(replay.options.workers, sim::goal_parts(timed.log, network, run.timeline), sim::goal_unit(network.topology()));
   return timed;
 }
 

@@ -91,10 +91,10 @@ void merge(Json& into, const Json& from, const std::string& pointer, const std::
       forget(origins, here);
       continue;
     }
-    // Parameters of one sparsifier mean nothing to another.
+    // Parameters of one sparsifier mean nothing to another, nor options of one gossip.
     const auto name_of = [](const Json& sparsifier) { return sparsifier.contains("name") ? sparsifier.at("name") : Json(); };
     const bool merges = into.contains(key) && into.at(key).is_object() && value.is_object() &&
-                        (key != "sparsifier" || name_of(into.at(key)) == name_of(value));
+                        ((key != "sparsifier" && key != "gossip") || name_of(into.at(key)) == name_of(value));
     if (merges) {
       merge(into[key], value, here, file, origins);
       continue;

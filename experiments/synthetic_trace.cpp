@@ -87,7 +87,14 @@ fs::path synthetic_trace(const Json& given, const fs::path& base, const std::str
     traces::synthesize_trace(model, name, options, folder, !full);
   } catch (const std::exception& error) {
     if (path_exists(folder / "trace.json")) return folder;  // another process was faster
-    if (dynamic_cast<const InputError*>(&error) != nullptr) throw;
+    if (dynamic_cast<const InputError*>(&error) != nullptr) {
+      // Sizes are options where the command makes a trace, and fields here.
+      const std::string message = error.what();
+      for (const char* field : {"workers", "iterations", "gradients"})
+        if (const std::string option = std::string("--") + field; message.starts_with(option + ": "))
+          throw InputError(place + "/" + field + message.substr(option.size()));
+      throw;
+    }
     throw RunError(std::string(error.what()) + " (synthetic traces are kept in " + cache_folder().string() +
                    ", SPARSCALE_CACHE names another folder)");
   }

@@ -80,6 +80,8 @@ class Program {
   std::optional<CallIdentity> identity_;
 };
 
+inline constexpr std::int64_t default_segments = 8, most_segments = 65536;
+
 /// What decides a program.
 struct CollectiveInput {
   std::span<const std::uint64_t> bytes;  // one per worker (all-gather: its block; elsewhere the whole buffer)
@@ -89,6 +91,8 @@ struct CollectiveInput {
   std::int64_t round = 0;                // gossip: the iteration, which chooses the peers
   std::uint64_t seed = 1;                // gossip with random peers
   const SparseStream* stream = nullptr;  // sparse_all_reduce; null: `bytes` in equal stretches, the sum as large as the largest of them
+  std::span<const std::uint64_t> parts = {};  // all_to_all: n x n bytes (PartnerBytes); empty: `bytes` in equal parts
+  std::int64_t segments = default_segments;   // gossip crossover: pieces that go to a peer of their own each
 };
 inline constexpr std::uint64_t default_chunk_bytes = 256 * 1024;
 

@@ -43,7 +43,10 @@ Json run_collective(const CollectiveRequest& request) {
   for (const double start : start_s)
     if (!std::isfinite(start) || start < 0) throw InputError("start_s", "finite numbers >= 0", number_text(start));
   const auto bytes = for_all(request.bytes, request.workers, "bytes");
-  const auto program = algorithm.make({bytes, request.root, network->node_of_worker(), request.chunk_bytes, request.round, 1});
+  if (request.segments != 0 && algorithm.name.find("crossover") == std::string::npos)
+    throw InputError("segments", "none, as only the crossover algorithms of gossip have segments", std::to_string(request.segments));
+  const auto program = algorithm.make({bytes, request.root, network->node_of_worker(), request.chunk_bytes, request.round, 1, nullptr,
+                                       request.parts, request.segments == 0 ? default_segments : request.segments});
   // Timed from the first start on: a late one would cost the digits of a short collective.
   const double first = *std::min_element(start_s.begin(), start_s.end());
   for (double& start : start_s) start -= first;

@@ -20,6 +20,8 @@ struct CollectiveRequest {
   std::string placement;             // consecutive, round_robin, random:SEED; empty: the platform's own
   std::uint64_t chunk_bytes = 0;     // of pipelined algorithms; 0: the default
   std::int64_t round = 0;            // gossip only: the iteration
+  std::int64_t segments = 0;         // gossip crossover only; 0: the default
+  std::vector<std::uint64_t> parts;  // all_to_all only: bytes from each worker to each, n x n; `bytes` is then what each sends
 };
 
 /// Times one collective. Keys: time_s (last end - first start), end_s, bytes_sent (one per worker), messages, network (the back-end that

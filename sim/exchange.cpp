@@ -70,18 +70,19 @@ Json CollectiveCall::to_json() const {
   if (!delta_bytes.empty()) json["delta_bytes"] = delta_bytes;
   if (stream)
     json["stream"] = {{"sent_bytes", stream->sent_bytes}, {"back_bytes", stream->back_bytes}, {"aggregators", stream->aggregators}};
+  if (parts) json["parts"] = parts->to_json();
   if (piece >= 0) json["piece"] = piece;
   return json;
 }
 
 CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers) {
   if (!json.is_object()) throw InputError("exchange call", "an object", brief(json));
-  static constexpr std::array<std::string_view, 11> keys = {"op",    "payload",     "dtype",       "bytes",  "bytes_unpadded", "root",
-                                                            "entry", "index_range", "delta_bytes", "stream", "piece"};
+  static constexpr std::array<std::string_view, 12> keys = {"op",    "payload",     "dtype",       "bytes",  "bytes_unpadded", "root",
+                                                            "entry", "index_range", "delta_bytes", "stream", "parts",          "piece"};
   for (const auto& [key, value] : json.items())
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
       throw InputError("exchange call",
-                       "the keys op, payload, dtype, bytes, bytes_unpadded, root, entry, index_range, delta_bytes, stream, piece",
+                       "the keys op, payload, dtype, bytes, bytes_unpadded, root, entry, index_range, delta_bytes, stream, parts, piece",
                        "the unknown key \"" + key + "\"");
   CollectiveCall call;
   call.operation = operation_from_name(text_from_json(json, "op"));
@@ -129,6 +130,11 @@ CollectiveCall CollectiveCall::from_json(const Json& json, std::int64_t workers)
       throw InputError("exchange call /stream/sent_bytes",
                        std::to_string(stretches) + " numbers for each of " + std::to_string(workers) + " workers", "others");
     call.stream = std::move(stream);
+  }
+  if (json.contains("parts")) {
+    if (call.operation != Operation::all_to_all)
+      throw InputError("exchange call /parts", "no such key, as the operation is not all_to_all", operation_name(call.operation));
+    call.parts = PartnerBytes::from_json(json.at("parts"), call.bytes_of_all(workers));
   }
   if (json.contains("piece")) {
     if (!json.at("piece").is_number_integer() || json.at("piece").get<std::int64_t>() < 0)

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/json.hpp"
+#include "sim/partner_bytes.hpp"
 
 namespace sparscale::sim {
 
-/// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together, in equal parts. gossip: every worker gets what a
+/// reduce: to worker 0. all_to_all: `bytes` is what a worker sends to the others together. gossip: every worker gets what a
 /// few others have. sparse_all_reduce: the sum of blocks that only some workers have; `bytes` is what a worker hands in.
 enum class Operation { all_gather, all_reduce, reduce_scatter, broadcast, reduce, all_to_all, gossip, sparse_all_reduce };
 
@@ -34,22 +35,25 @@ struct CollectiveCall {
   std::vector<std::uint64_t> bytes;
   /// Padded all-gather only: what each worker would hand in without padding (one per worker); empty elsewhere.
   std::vector<std::uint64_t> bytes_unpadded;
-  std::int64_t root = 0;  // broadcast only
+  std::int64_t root = 0;    // broadcast only
   std::int64_t piece = -1;  // the piece of the gradient that it belongs to (Selection::piece_sizes); -1: all of it
   /// Payload values whose entries carry their index as well: bytes of the index and of the value of one entry. 0: values alone.
   std::uint64_t entry_index_bytes = 0, entry_value_bytes = 0;
-  /// How many gradients the indices are taken from, when not all N: those of a tensor, of a region. 0: all.
+  /// How many gradients the indices are taken from, when not all N: those of a tensor, of a region; where entries are blocks, how many
+  /// blocks. 0: all.
   std::uint64_t index_range = 0;
   /// Payload indices: bytes of each list (one per worker; one of a broadcast) when the distances between its indices are written with
   /// LEB128 (wire_format.hpp); empty when it was not asked for or the list is not known.
   std::vector<std::uint64_t> delta_bytes;
   /// sparse_all_reduce only.
   std::optional<SparseStream> stream;
+  /// all_to_all only: what goes to whom. Without it the parts are taken for equal.
+  std::optional<PartnerBytes> parts;
   /// Payload indices: the lists are what the workers selected, in order. Not written.
   bool lists_are_selections = true;
 
-  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes][, stream][, piece]}; bytes is a number when
-  /// all workers have the same, entry is [index bytes, value bytes].
+  /// {op, payload, dtype, bytes[, bytes_unpadded][, root][, entry][, index_range][, delta_bytes][, stream][, parts][, piece]}; bytes is a
+  /// number when all workers have the same, entry is [index bytes, value bytes].
   Json to_json() const;
   static CollectiveCall from_json(const Json& json, std::int64_t workers);
   /// Bytes of every worker, n of them.

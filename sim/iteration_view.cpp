@@ -208,13 +208,14 @@ Json event_trace(const IterationLog& log) {
     for (const IterationLog::Call& call : log.calls)
       if (call.end_s[worker] > call.begin_s[worker]) {
         add(worker, 1 + call.stream, call.name, "communication", call.begin_s[worker], call.end_s[worker]);
-        events.back()["args"] = {{"bytes", call.bytes[worker]}, {"busiest_link", call.busiest_link}};
+        events.back()["args"] = {
+            {"bytes", call.bytes[worker]}, {"bytes_received", call.received[worker]}, {"busiest_link", call.busiest_link}};
       }
   }
   return {{"displayTimeUnit", "ms"}, {"traceEvents", events}};
 }
 
-std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, std::uint64_t gossip_seed) {
+std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, const TimelineOptions& options) {
   const std::size_t n = log.compute.size();
   std::vector<GoalPart> parts;
   std::vector<double> begin_s(n, std::numeric_limits<double>::infinity());
@@ -233,7 +234,8 @@ std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network
     std::vector<double>& stream_s = done_s[static_cast<std::size_t>(call.stream)];
     parts.push_back({compute_until(stream_s, call.begin_s),
                      algorithm.make({call.bytes, call.root, network.node_of_worker(), 0, call.round,
-                                     call.operation == Operation::gossip ? gossip_seed : 1}),
+                                     call.operation == Operation::gossip ? options.gossip_seed : 1,
+                                     call.stretches ? &*call.stretches : nullptr, call.parts, options.gossip_segments}),
                      call.stream});
     stream_s = call.end_s;
   }

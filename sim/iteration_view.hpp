@@ -46,7 +46,8 @@ GoalUnit goal_unit(const platforms::Topology& topology);
 /// aggregating switches. Messages of a step start when those of the step before are through. Cost O(messages). Errors: RunError when a
 /// message is received that nobody sends.
 std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& parts, const GoalUnit& unit);
-/// The calls of an iteration with the time between them as computing.
-std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, std::uint64_t gossip_seed);
+/// The calls of an iteration with the time between them as computing, their messages as large as those that were timed. `options`: those of
+/// the timeline.
+std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network, const TimelineOptions& options);
 
 }  // namespace sparscale::sim

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <set>
+#include <unordered_set>
 
 #include "base/error.hpp"
 #include "base/json.hpp"
@@ -91,7 +91,16 @@ bool recurrence_is_exact(const Program& program, const platforms::Topology& topo
   std::vector<Port> out(static_cast<std::size_t>(ends)), in(static_cast<std::size_t>(ends));
   const bool ring = !program.ring_block_bytes().empty();
   Step step;
-  std::set<std::pair<std::int64_t, std::int64_t>> seen;  // programs with lanes repeat their pairs many times
+  // Pairs whose route has been looked at: some programs repeat theirs many times.
+  const bool few = ends <= 8192;
+  std::vector<bool> seen(few ? static_cast<std::size_t>(ends * ends) : 0);
+  std::unordered_set<std::int64_t> seen_of_many;
+  const auto is_new = [&](std::int64_t pair) {
+    if (!few) return seen_of_many.insert(pair).second;
+    const bool known = seen[static_cast<std::size_t>(pair)];
+    seen[static_cast<std::size_t>(pair)] = true;
+    return !known;
+  };
   for (std::int64_t strand = 0; strand < ends * lanes; ++strand) {
     const std::int64_t worker = strand / lanes;
     const std::int64_t steps = ring ? std::min<std::int64_t>(program.steps(strand), 1) : program.steps(strand);
@@ -104,7 +113,7 @@ bool recurrence_is_exact(const Program& program, const platforms::Topology& topo
         const std::int64_t peer = transfer.peer / lanes;
         if (peer == last) continue;  // the same route again
         last = peer;
-        if (!seen.emplace(worker, peer).second) continue;
+        if (!is_new(worker * ends + peer)) continue;
         for (const std::int32_t link : topology.route(worker, peer)) {
           LinkUse& use = uses[static_cast<std::size_t>(link)];
           if (use.sender < 0) {

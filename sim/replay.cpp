@@ -1011,6 +1011,7 @@ struct Replay::State : public AccumulatorView {
       for (Json& norm : json["residual_norm"]) norm = norm.get<double>() * std::sqrt(factor);
     for (Json& call : json["exchange"]) {
       if (call.at("payload") == "counts" || call.at("payload") == "plan") continue;  // do not depend on what is selected
+      auto parts = CollectiveCall::from_json(call, static_cast<std::int64_t>(counts.size())).parts;
       if (call.contains("stream")) {
         Json& stream = call["stream"];
         for (Json& own : stream["sent_bytes"]) own = stretched(own, factor);
@@ -1020,6 +1021,14 @@ struct Replay::State : public AccumulatorView {
         if (call.contains(key)) call[key] = scaled(call.at(key));
       const bool padded = call.contains("bytes_unpadded");
       call["bytes"] = scaled(call.at("bytes"));
+      if (parts) {
+        const Json& bytes = call.at("bytes");
+        const std::vector<std::uint64_t> sent = bytes.is_number() ? std::vector<std::uint64_t>(counts.size(), bytes.get<std::uint64_t>())
+                                                                  : bytes.get<std::vector<std::uint64_t>>();
+        parts->bytes = bytes_from_totals(sent, parts->received());
+        for (std::uint64_t& range : parts->ranges) range = static_cast<std::uint64_t>(std::llround(static_cast<double>(range) * factor));
+        call["parts"] = parts->to_json();
+      }
       if (!padded) continue;
       call["bytes_unpadded"] = scaled(call.at("bytes_unpadded"));
       std::int64_t most = 0;

@@ -53,15 +53,18 @@ TimelineContext::Prepared TimelineContext::prepare(const CollectiveCall& call, c
   prepared.algorithm = &find_collective(call.operation, algorithm.empty() ? algorithm_of(options_.collectives, call.operation) : algorithm);
   prepared.bytes = call.bytes_of_all(workers_, !call.bytes_unpadded.empty());
   prepared.round = call.operation == Operation::gossip ? iteration_ : 0;
-  prepared.program =
-      prepared.algorithm->make({prepared.bytes, call.root, network_->node_of_worker(), 0, prepared.round,
-                                call.operation == Operation::gossip ? options_.gossip_seed : 1, call.stream ? &*call.stream : nullptr});
+  prepared.program = prepared.algorithm->make(
+      {prepared.bytes, call.root, network_->node_of_worker(), 0, prepared.round,
+       call.operation == Operation::gossip ? options_.gossip_seed : 1, call.stream ? &*call.stream : nullptr,
+       call.parts ? std::span<const std::uint64_t>(call.parts->bytes) : std::span<const std::uint64_t>(), options_.gossip_segments});
   return prepared;
 }
 
 void TimelineContext::account(const CollectiveCall& call, const Prepared& prepared, const std::vector<double>& begin_s,
                               const CollectiveTiming& timing, std::int64_t stream) {
   const CollectiveAlgorithm& chosen = *prepared.algorithm;
+  // Every worker sends as many counts to every other.
+  if (call.operation == Operation::all_to_all && !call.parts && call.payload != "counts" && workers_ > 1) result_.even_parts = true;
   const auto add = [](std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
   };
@@ -86,6 +89,9 @@ void TimelineContext::account(const CollectiveCall& call, const Prepared& prepar
     entry.bytes = prepared.bytes;
     entry.root = call.root;
     entry.round = prepared.round;
+    entry.received = traffic.received;
+    entry.stretches = call.stream;
+    if (call.parts) entry.parts = call.parts->bytes;
     entry.stream = stream;
     entry.begin_s = begin_s;
     entry.end_s = timing.end_s;

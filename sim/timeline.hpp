@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct IterationTime {
   double bytes_sent_mean = 0, bytes_sent_max = 0;  // per worker
   std::uint64_t messages = 0;
   bool extrapolated = false;          // a kernel time lay outside the profile's range
+  bool even_parts = false;            // an all-to-all had equal parts, as the record does not say what goes to whom
   std::vector<std::string> networks;  // back-ends used, sorted, each once
 
   std::vector<std::uint64_t> bytes_sent, bytes_received;        // per worker
@@ -49,6 +51,9 @@ struct IterationLog {
     std::vector<std::uint64_t> bytes;  // that every worker hands in
     std::int64_t root = 0, round = 0;
     std::int64_t stream = 0;                             // calls of one stream follow one another
+    std::vector<std::uint64_t> received;                 // by every worker
+    std::optional<SparseStream> stretches;               // CollectiveInput::stream
+    std::vector<std::uint64_t> parts;                    // CollectiveInput::parts
     std::vector<double> begin_s, end_s;                  // per worker
     std::vector<std::uint64_t> class_bytes, link_bytes;  // of the topology's links, every crossing counted
     double busiest_link_s = 0;                           // how long its busiest link transfers, alone and at full speed

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.hpp"
+#include "sim/collective.hpp"
 
 namespace sparscale::sim {
 
@@ -81,14 +82,15 @@ struct TimelineOptions {
   bool extrapolate_profile = false;
 
   std::string mode = "sequential";
-  double overlap_slowdown = 1;                // computing takes this times as long while the worker communicates
-  std::int64_t bucket_bytes = 26214400;       // ddp_buckets
-  std::int64_t first_bucket_bytes = 1048576;  // ddp_buckets: the first to be ready
-  std::int64_t slice_bytes = 200000;          // p3
-  std::string by_layer = "window";            // hybrid: window, kind, fastest, butterfly, ring
-  std::int64_t streams = 1;                   // ddp_buckets, layer_wise, hybrid: that communicate side by side
-  std::uint64_t gossip_seed = 1;              // gossip: of random peers
-  std::vector<LayerTime> layers;              // of the model; modes other than sequential and gossip
+  double overlap_slowdown = 1;                      // computing takes this times as long while the worker communicates
+  std::int64_t bucket_bytes = 26214400;             // ddp_buckets
+  std::int64_t first_bucket_bytes = 1048576;        // ddp_buckets: the first to be ready
+  std::int64_t slice_bytes = 200000;                // p3
+  std::string by_layer = "window";                  // hybrid: window, kind, fastest, butterfly, ring
+  std::int64_t streams = 1;                         // ddp_buckets, layer_wise, hybrid: that communicate side by side
+  std::uint64_t gossip_seed = 1;                    // gossip: of random peers
+  std::int64_t gossip_segments = default_segments;  // gossip crossover
+  std::vector<LayerTime> layers;                    // of the model; modes other than sequential and gossip
   Disturbance disturbance;
 };
 

@@ -75,15 +75,16 @@ std::uint64_t width_of(const std::string& dtype) {
   return dtype == "int64" || dtype == "float64" ? 8 : dtype == "int32" || dtype == "float32" ? 4 : 0;
 }
 
-// One call, recoded. Knows how many entries every worker handed in, for the casts.
-bool carries_blocks(const CollectiveCall& call) { return call.entry_value_bytes > 8; }
+// Entries of several values behind one offset.
+bool carries_blocks(const CollectiveCall& call) { return call.dtype == "float32" && call.entry_value_bytes > 4; }
 
+// One call, recoded. Knows how many entries every worker handed in, for the casts.
 class Recoder {
  public:
   Recoder(const WireFormat& format, std::uint64_t gradients, std::size_t lists) : format_(format), gradients_(gradients), lists_(lists) {}
 
   bool recodes_indices(const CollectiveCall& call) const {
-    if (format_.index == WireFormat::Index::as_sent || carries_blocks(call)) return false;  // offsets of blocks stay
+    if (format_.index == WireFormat::Index::as_sent) return false;
     return (call.payload == "indices" && width_of(call.dtype) > 0) || call.entry_index_bytes > 0;
   }
   bool recodes_values(const CollectiveCall& call) const {
@@ -112,16 +113,36 @@ class Recoder {
     use.indices |= indices;
     use.values |= values;
     CollectiveCall made = call;
-    if (carries_blocks(call)) {
-      const auto halve = [&](std::vector<std::uint64_t>& sizes) {
-        for (std::uint64_t& one : sizes) one = offsets_of_blocks(call, one) + (one - offsets_of_blocks(call, one)) / 2;
-      };
-      halve(made.bytes);
-      if (made.stream) {
-        for (auto& stretches : made.stream->sent_bytes) halve(stretches);
-        halve(made.stream->back_bytes);
+    const bool told = call.index_range > 0 || (call.parts && !call.parts->ranges.empty()) || carries_blocks(call);
+    if (indices && format_.index == WireFormat::Index::bitmap && !told && lists_ > 1)
+      throw InputError("index encoding",
+                       "as_sent, int32, int64 or delta, as the exchange has " + std::to_string(lists_) +
+                           " lists of indices and does not say which gradients each is from",
+                       "bitmap");
+    const std::uint64_t range = range_of(call);
+    if (call.stream || call.parts || carries_blocks(call)) {
+      use.delta_bound |= indices && format_.index == WireFormat::Index::delta;
+      const auto recode = [&](std::uint64_t bytes, std::uint64_t of) { return recoded_bytes(call, bytes, of, indices, values); };
+      if (call.stream) {
+        const std::uint64_t stretches = made.stream->back_bytes.size();
+        for (std::uint64_t i = 0; i < stretches; ++i) {
+          const std::uint64_t of = range * (i + 1) / stretches - range * i / stretches;
+          for (auto& own : made.stream->sent_bytes) own[i] = recode(own[i], of);
+          made.stream->back_bytes[i] = recode(made.stream->back_bytes[i], of);
+        }
+        made.bytes.clear();
+        for (const auto& own : made.stream->sent_bytes) made.bytes.push_back(std::accumulate(own.begin(), own.end(), std::uint64_t{0}));
+      } else if (call.parts) {
+        const std::size_t n = made.parts->workers();
+        for (std::size_t i = 0; i < n * n; ++i)
+          if (i / n != i % n)
+            made.parts->bytes[i] = recode(made.parts->bytes[i], made.parts->ranges.empty() ? range : made.parts->range(i / n, i % n));
+        made.parts->ranges.clear();
+        made.bytes = made.parts->sent();
+      } else {
+        for (std::uint64_t& one : made.bytes) one = recode(one, range);
       }
-      made.entry_index_bytes = made.entry_value_bytes = 0;
+      made.entry_index_bytes = made.entry_value_bytes = made.index_range = 0;
       made.dtype = "uint8";
       return made;
     }
@@ -129,12 +150,6 @@ class Recoder {
     const bool delta = indices && format_.index == WireFormat::Index::delta, actual = delta && !call.delta_bytes.empty();
     if (delta) (actual ? use.delta_actual : use.delta_bound) = true;
     if (actual && sizes.size() == 1) sizes.resize(call.delta_bytes.size(), sizes.front());
-    if (indices && format_.index == WireFormat::Index::bitmap && call.index_range == 0 && lists_ > 1)
-      throw InputError("index encoding",
-                       "as_sent, int32, int64 or delta, as the exchange has " + std::to_string(lists_) +
-                           " lists of indices and does not say which gradients each is from",
-                       "bitmap");
-    const std::uint64_t range = call.index_range > 0 ? call.index_range : gradients_;
     const std::uint64_t value_bytes = call.entry_index_bytes > 0 ? (values ? 2 : call.entry_value_bytes) : values ? 2 : 0;
     const bool has_indices = call.payload == "indices" || call.entry_index_bytes > 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -167,6 +182,24 @@ class Recoder {
   }
 
  private:
+  // What the indices of a list count: gradients or blocks.
+  std::uint64_t range_of(const CollectiveCall& call) const {
+    if (call.index_range > 0) return call.index_range;
+    const std::uint64_t each = carries_blocks(call) ? call.entry_value_bytes / 4 : 1;
+    return (gradients_ + each - 1) / each;
+  }
+
+  // So many bytes of entries or blocks, of a list of which `range` says where it is from.
+  std::uint64_t recoded_bytes(const CollectiveCall& call, std::uint64_t bytes, std::uint64_t range, bool indices, bool values) const {
+    const bool blocks = carries_blocks(call);
+    const std::uint64_t offsets = offsets_of_blocks(call, bytes), entry = call.entry_index_bytes + call.entry_value_bytes;
+    const std::uint64_t count = blocks ? offsets / call.entry_index_bytes : bytes / entry;
+    const std::uint64_t width = call.dtype == "float64" ? 8 : 4, held = blocks ? bytes - offsets : count * call.entry_value_bytes;
+    // Counts that a sample stands for are rounded: no more than there are.
+    return (values ? held / width * 2 : held) +
+           (indices ? index_bytes(format_.index, std::min(count, range), range) : count * call.entry_index_bytes);
+  }
+
   // The bytes among these that say where blocks stand; the last block may be shorter than the others.
   static std::uint64_t offsets_of_blocks(const CollectiveCall& call, std::uint64_t bytes) {
     const std::uint64_t block = call.entry_index_bytes + call.entry_value_bytes;
@@ -233,6 +266,11 @@ Json encoded_record(const Json& record, const WireFormat& format, std::uint64_t 
         const std::uint64_t all = entries.size() == 1 ? checked_multiply(entries.front(), n, "values of all workers")
                                                       : std::accumulate(entries.begin(), entries.end(), std::uint64_t{0});
         arrived = {all};
+      }
+      if (call.parts) {
+        CollectiveCall comes = call;
+        comes.bytes = call.parts->received();
+        arrived = recoder.entries_of(comes);
       }
       if (call.operation == Operation::sparse_all_reduce && call.stream) {
         std::uint64_t back = 0;

@@ -230,6 +230,63 @@ TEST_CASE("Every collective delivers the right contributions for 1 to 65 workers
     }
 }
 
+TEST_CASE("All-to-alls deliver parts of any size, each with its own bytes") {
+  for (const std::string name : {"pairwise", "throttled"})
+    for (std::size_t n = 1; n <= most_workers; ++n) {
+      const CollectiveAlgorithm& algorithm = find_collective(Operation::all_to_all, name);
+      Random random(stream_key(6, "parts test", {n}));
+      std::vector<std::uint64_t> parts(n * n, 0), bytes(n, 0);
+      for (std::size_t i = 0; i < n * n; ++i) {
+        if (i / n != i % n) parts[i] = random.below(3) == 0 ? 0 : random.below(100000);
+        bytes[i / n] += parts[i];
+      }
+      CollectiveInput input{bytes, 0, {}};
+      input.parts = parts;
+      check_data_flow(algorithm, input);
+      const auto program = algorithm.make(input);
+      const DataFlow flow = run(*program, held_before(algorithm.operation, *program, 0));
+      CHECK(flow.bytes_sent == bytes);
+      CHECK(flow.messages == n * (n - 1));
+      // Every message has the bytes of its pair.
+      std::vector<std::uint64_t> seen(n * n, 0);
+      Step step;
+      for (std::size_t worker = 0; worker < n; ++worker)
+        for (std::int64_t number = 0; number < program->steps(static_cast<std::int64_t>(worker)); ++number) {
+          program->step(static_cast<std::int64_t>(worker), number, step);
+          for (const Transfer& transfer : step.sends) seen[worker * n + static_cast<std::size_t>(transfer.peer)] += transfer.bytes;
+        }
+      CHECK(seen == parts);
+    }
+}
+
+TEST_CASE("Crossover gossip works with any number of segments") {
+  for (const std::int64_t segments : {1, 3, 16, 40})
+    for (std::size_t n = 1; n <= most_workers; n += n < 9 ? 1 : 7)
+      for (const std::uint64_t bytes : {7ULL, 30ULL, 8000ULL}) {  // fewer bytes than segments, too
+        const std::vector<std::uint64_t> all_bytes(n, bytes);
+        CollectiveInput input{all_bytes, 0, {}};
+        input.segments = segments;
+        for (input.round = 0; input.round < 3; ++input.round) {
+          for (const std::string name : {"crossover", "crossover_hierarchical"}) {
+            const CollectiveAlgorithm& algorithm = find_collective(Operation::gossip, name);
+            check_data_flow(algorithm, input);
+            const auto program = algorithm.make(input);
+            const DataFlow flow = run(*program, held_before(algorithm.operation, *program, 0));
+            CHECK(flow.messages == (n > 1 ? n * static_cast<std::size_t>(segments) : 0));
+            for (const std::uint64_t sent : flow.bytes_sent) CHECK(sent == (n > 1 ? bytes : 0));
+          }
+        }
+      }
+  const std::vector<std::uint64_t> two(2, 8);
+  for (const std::int64_t wrong : {0, -1, 65537})
+    for (const std::string name : {"crossover", "crossover_hierarchical"}) {
+      CollectiveInput input{two, 0, {}};
+      input.segments = wrong;
+      CHECK_THROWS_WITH(find_collective(Operation::gossip, name).make(input),
+                        "gossip segments: expected 1 to 65536, found " + std::to_string(wrong));
+    }
+}
+
 TEST_CASE("Streaming aggregation adds every part once, whatever the aggregators and stretches") {
   const CollectiveAlgorithm& algorithm = find_collective(Operation::sparse_all_reduce, "streaming");
   for (std::size_t n = 2; n <= most_workers; n += n < 12 ? 1 : 9)
@@ -273,12 +330,15 @@ TEST_CASE("Hierarchical crossover: nodes sum up, leaders swap segments, everyone
   const CollectiveAlgorithm& algorithm = find_collective(Operation::gossip, "crossover_hierarchical");
   for (std::size_t n = 1; n <= most_workers; ++n)
     for (const std::size_t devices : {1, 4, 5})
-      for (const std::int64_t round : {0, 3}) {
-        INFO("n = " << n << ", nodes of " << devices);
+      for (const auto& [round, segments] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 8}, {3, 8}, {1, 1}, {0, 3}, {0, 16}}) {
+        if (segments != 8 && n > 12 && n % 10 != 0) continue;
+        INFO("n = " << n << ", nodes of " << devices << ", " << segments << " segments");
         const std::vector<std::uint64_t> bytes(n, 8000);
         std::vector<std::int64_t> node(n);
         for (std::size_t w = 0; w < n; ++w) node[w] = static_cast<std::int64_t>(w / devices);
-        const auto program = algorithm.make(CollectiveInput{bytes, 0, node, 0, round, 1});
+        CollectiveInput input{bytes, 0, node, 0, round, 1};
+        input.segments = segments;
+        const auto program = algorithm.make(input);
         const DataFlow flow = run(*program, held_by_nodes(*program, node));
         REQUIRE(flow.problem == "");
         const std::int64_t nodes = node.back() + 1;

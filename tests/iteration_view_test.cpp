@@ -308,7 +308,7 @@ TEST_CASE("The trace of events parses, its events nest and have the timeline's t
 TEST_CASE("A GOAL schedule keeps every byte and order: run by its own rules it takes the timeline's time") {
   const auto network = make_network("auto", crossbar(), 2);
   const IterationLog log = sequential_log(*network);
-  const Goal goal(goal_schedule(2, goal_parts(log, *network, 1), goal_unit(network->topology())));
+  const Goal goal(goal_schedule(2, goal_parts(log, *network, TimelineOptions()), goal_unit(network->topology())));
   CHECK(goal.num_ranks == 2);
   std::uint64_t sent = 0, received = 0;
   for (const auto& [rank, operations] : goal.ranks)

@@ -194,23 +194,51 @@ TEST_CASE("Ok-Topk sends what lies outside the own region, and all that is sent 
       const auto n = static_cast<std::uint64_t>(shape.workers);
       auto starts = s.details.at("region_starts").get<std::vector<Index>>();
       starts.push_back(shape.gradients);
-      std::vector<std::uint64_t> arrived(n);
+      std::vector<std::uint64_t> arrived(n), between(n * n, 0), final_of(n, 0);
       std::uint64_t outside = 0;
+      const auto region_of = [&](Index index) {
+        std::size_t region = 0;
+        while (index >= starts[region + 1]) ++region;
+        return region;
+      };
       for (std::size_t worker = 0; worker < n; ++worker)
         for (const Index index : s.selected[worker]) {
-          std::size_t region = 0;
-          while (index >= starts[region + 1]) ++region;
+          const std::size_t region = region_of(index);
           ++arrived[region];
           outside += region != worker ? 1 : 0;
+          between[worker * n + region] += region != worker ? 8 : 0;
         }
+      for (const Index index : s.exchanged) ++final_of[region_of(index)];
       REQUIRE(s.details.at("region_received").get<std::vector<std::uint64_t>>() == arrived);
       REQUIRE(sums.at("all_to_all counts") == 4 * n * (n - 1));
       const bool bert = std::string(variant) == "bert";
       // First all-to-all of values: entries to their regions. A second one balances.
-      std::vector<std::uint64_t> first;
+      std::vector<const CollectiveCall*> entries;
       for (const CollectiveCall& call : s.exchange)
-        if (call.operation == Operation::all_to_all && call.payload == "values" && first.empty()) first = call.bytes_of_all(shape.workers);
+        if (call.operation == Operation::all_to_all && call.payload == "values") entries.push_back(&call);
+      if (n > 1) REQUIRE(entries.size() == (bert && !sums.contains("all_reduce plan") ? 2 : 1));
+      const std::vector<std::uint64_t> first = entries.front()->bytes_of_all(shape.workers);
       REQUIRE(std::accumulate(first.begin(), first.end(), std::uint64_t{0}) == 8 * outside);
+      REQUIRE(entries.front()->parts.has_value() == (n > 1));
+      if (n > 1) {
+        REQUIRE(entries.front()->parts->bytes == between);
+        for (std::size_t region = 0; region < n; ++region)
+          REQUIRE(entries.front()->parts->ranges[region] == static_cast<std::uint64_t>(starts[region + 1] - starts[region]));
+      }
+      if (entries.size() == 2 && n > 1) {
+        // After the moves everyone has as much as it gathers, and moves are from the sender's region.
+        const PartnerBytes& moves = *entries.back()->parts;
+        REQUIRE(moves.ranges_of_senders);
+        const auto out = moves.sent(), in = moves.received();
+        for (const CollectiveCall& call : s.exchange)
+          if (call.operation == Operation::all_gather && call.payload == "indices")
+            for (std::size_t worker = 0; worker < n; ++worker) {
+              const std::uint64_t dealt = final_of[worker] + in[worker] / 8 - out[worker] / 8;
+              REQUIRE(call.bytes_of_all(shape.workers)[worker] == 4 * dealt);
+              REQUIRE((out[worker] == 0 || in[worker] == 0 || n > 2));
+              REQUIRE(dealt <= united(s) / n + 1);
+            }
+      }
       const std::uint64_t gathered_bytes = sums.at("all_gather values") + (bert ? sums.at("all_gather indices") : 0);
       const bool first_iteration = sums.contains("all_reduce plan");
       if (first_iteration) {
@@ -231,9 +259,17 @@ TEST_CASE("TopkDSA sends what lies outside the own region and gathers the union,
           const auto n = static_cast<std::uint64_t>(shape.workers);
           const Index width = shape.gradients / shape.workers;
           std::uint64_t outside = 0;
+          std::vector<std::uint64_t> between(n * n, 0);
           for (std::int64_t worker = 0; worker < shape.workers; ++worker)
-            for (const Index index : s.selected[static_cast<std::size_t>(worker)])
-              outside += std::min(index / width, shape.workers - 1) != worker ? 1 : 0;
+            for (const Index index : s.selected[static_cast<std::size_t>(worker)]) {
+              const Index region = std::min(index / width, shape.workers - 1);
+              outside += region != worker ? 1 : 0;
+              between[static_cast<std::size_t>(worker * shape.workers + region)] += region != worker ? 8 : 0;
+            }
+          if (n > 1) {
+            REQUIRE(s.exchange.at(1).parts->bytes == between);
+            REQUIRE(s.exchange.at(1).parts->ranges.back() == static_cast<std::uint64_t>(shape.gradients - (shape.workers - 1) * width));
+          }
           const bool dense = 3 * united(s) > static_cast<std::uint64_t>(shape.gradients);
           Sums expected = {{"all_to_all counts", 4 * n * (n - 1)},
                            {"all_to_all values", 8 * outside},
@@ -250,20 +286,26 @@ TEST_CASE("OmniReduce sends every block once to its aggregator and the union bac
   replay("omnireduce", {{"block_elements", 16}, {"aggregators", 1}, {"threshold", 2.5}},
          [](const ReplayShape& shape, const Selection& s, const Sums&) {
            const auto n = static_cast<std::uint64_t>(shape.workers);
-           const auto blocks = s.details.at("blocks_sent").get<std::vector<std::uint64_t>>();
            const std::vector<std::uint64_t> sent = s.exchange.at(0).bytes_of_all(shape.workers);
-           // Lists hold blocks of 16, the last one what is left; everything: all blocks.
-           const auto elements = [&](const std::vector<Index>& list) {
-             std::uint64_t sum = 0;
-             for (const Index block : list) sum += static_cast<std::uint64_t>(std::min<Index>(16, shape.gradients - 16 * block));
-             return s.everything ? static_cast<std::uint64_t>(shape.gradients) : sum;
+           REQUIRE_FALSE(s.everything);
+           REQUIRE(s.block_elements == 16);
+           // Block b is worker b mod n's; the last one holds what is left.
+           const auto bytes_of = [&](Index block) {
+             return 4 + 4 * static_cast<std::uint64_t>(std::min<Index>(16, shape.gradients - 16 * block));
            };
-           REQUIRE((s.everything || s.block_elements == 16));
-           for (std::size_t worker = 0; worker < n; ++worker)
-             REQUIRE(sent[worker] ==
-                     (4 * elements(s.everything ? std::vector<Index>() : s.selected[worker]) + 4 * blocks[worker]) * (n - 1) / n);
-           const std::uint64_t back = 4 * elements(s.exchanged) + 4 * s.details.at("blocks_union").get<std::uint64_t>();
-           REQUIRE(s.exchange.at(1).bytes.front() == (back + n - 1) / n);
+           std::vector<std::uint64_t> between(n * n, 0), back(n, 0);
+           for (std::size_t worker = 0; worker < n; ++worker) {
+             std::uint64_t own = 0;
+             for (const Index block : s.selected[worker]) {
+               const std::size_t owner = static_cast<std::size_t>(block) % n;
+               if (owner != worker) between[worker * n + owner] += bytes_of(block);
+               own += owner != worker ? bytes_of(block) : 0;
+             }
+             REQUIRE(sent[worker] == own);
+           }
+           for (const Index block : s.exchanged) back[static_cast<std::size_t>(block) % n] += bytes_of(block);
+           if (n > 1) REQUIRE(s.exchange.at(0).parts->bytes == between);
+           REQUIRE(s.exchange.at(1).bytes_of_all(shape.workers) == back);
          });
 }
 

@@ -803,8 +803,10 @@ TEST_CASE("OmniReduce sends non-zero blocks and the first block of every column"
   CHECK(s.block_elements == 2);
   CHECK(s.selected == Lists{{0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 2, 3, 4, 5, 6, 7, 20}});
   CHECK(s.exchanged == std::vector<Index>{0, 1, 2, 3, 4, 5, 6, 7, 8, 20});
-  // 9 blocks of 12 bytes, half of them to the other worker; 8 x 12 + 8 bytes; union 9 x 12 + 8 = 116, half each.
-  CHECK(calls_of(s.exchange) == "all_to_all values float32 [54 52]; all_gather values float32 58");
+  // Even blocks are worker 0's to sum, odd ones worker 1's. Worker 0 sends blocks 1, 3, 5, 7; worker 1 sends 0, 2, 4, 6 (12 bytes each) and
+  // 20 (8). Of the union, worker 0 has 0, 2, 4, 6, 8 and 20, worker 1 four.
+  CHECK(calls_of(s.exchange) == "all_to_all values float32 [48 56]; all_gather values float32 [68 48]");
+  CHECK(s.exchange[0].parts->bytes == std::vector<std::uint64_t>{0, 48, 56, 0});
   CHECK(s.residual == Residual::cleared);
   Small lossy("omnireduce", {{"block_elements", 2}, {"aggregators", 1}, {"threshold", 1.0}}, 0.5, 2, {41});
   CHECK(lossy.select(0, {a, b}).details.at("blocks_union") == 8);

@@ -148,7 +148,7 @@ TEST_CASE("The original Accordion decides by the gradients of an epoch, after it
     const bool decides = t % 4 == 1;
     CHECK(record.at("exchange").size() == (decides ? 4U : 3U));
     if (t == 1)
-      CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"indices","dtype":"int64","bytes":64},)"
+      CHECK(record.at("exchange").dump() == R"([{"op":"all_gather","payload":"indices","dtype":"int64","bytes":64,"index_range":16},)"
                                             R"({"op":"all_gather","payload":"values","dtype":"float32","bytes":32},)"
                                             R"({"op":"all_reduce","payload":"gradient","dtype":"float32","bytes":16},)"
                                             R"({"op":"broadcast","payload":"plan","dtype":"float32","bytes":8,"root":0}])");

@@ -496,7 +496,7 @@ TEST_CASE("Where calls do not meet, several streams give the times of one; kerne
       Timeline again(profile, *network, options);
       CHECK(again.time(record).iteration_time_s == three.iteration_time_s);
       // A schedule for LogGOPSim: calls of a stream after one another, waiting in a stream on a processor of its own.
-      const std::string goal = goal_schedule(2, goal_parts(timeline.log(), *network, 1), goal_unit(network->topology()));
+      const std::string goal = goal_schedule(2, goal_parts(timeline.log(), *network, options), goal_unit(network->topology()));
       CHECK(goal.find(" cpu 1\n") != std::string::npos);
       std::uint64_t sent = 0;
       for (std::size_t at = goal.find("send "); at != std::string::npos; at = goal.find("send ", at + 1))

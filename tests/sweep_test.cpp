@@ -540,6 +540,22 @@ TEST_CASE("Claims that no result can answer are refused before anything runs") {
   CHECK_THAT(said(R"({"value":{"series":"speed_up"},"at_least":0})"),
              ContainsSubstring(file + "/value/series: expected one of build_up, "));
   CHECK(said(R"({"value":{"series":"padding","from":2,"to":2},"at_least":0})") == file + "/value/to: expected more than from, 2, found 2");
+  // The run has as many iterations as small() says.
+  const auto iterations = small().at("iterations").get<int>();
+  const auto series = [&](int from, int to, const std::string& where) {
+    return said(R"({"value":{"series":"padding","from":)" + std::to_string(from) +
+                (to > 0 ? ",\"to\":" + std::to_string(to) : std::string()) + where + R"(},"at_least":0})");
+  };
+  CHECK(series(0, iterations, "") == "accepted");
+  CHECK(series(0, iterations + 1, "") == file + "/value/to: expected at most " + std::to_string(iterations) +
+                                             ", as many iterations as its runs record, found " + std::to_string(iterations + 1));
+  CHECK(series(iterations - 1, 0, "") == "accepted");
+  CHECK(series(iterations, 0, "") == file + "/value/from: expected less than " + std::to_string(iterations) +
+                                         ", as many iterations as its runs record, found " + std::to_string(iterations));
+  CHECK(series(0, iterations + 1, R"(,"where":{"platform":"x"})") == file + "/value/to: expected at most " + std::to_string(iterations) +
+                                                                         ", as many iterations as its runs record, found " +
+                                                                         std::to_string(iterations + 1));
+  CHECK(series(0, iterations + 1, R"(,"where":{"sparsifier":"none"})") == "accepted");  // no run: not run
   CHECK(said(R"({"value":{"column":"speed_up"},"over":{"column":"speed_up","where":{"nodes":2}},"at_least":0})") ==
         file + "/over/where/nodes: expected a key column of results.csv ('sparscale list columns'), found none of this name");
   CHECK(said(R"({"value":{"column":"speed_up","where":{"workers":"2"}},"at_least":0})") ==

@@ -103,6 +103,12 @@ TEST_CASE("A wrong description is refused with its place") {
   CHECK_THAT(error_of(description("none")), ContainsSubstring("e.json: /trace: none: expected a file, or one of the models bert-large, "));
   Json wrong = small;
   wrong["parameters"] = 1999;
+  Json few = description(small);
+  few["synthesize"]["gradients"] = 3;
+  CHECK_THAT(error_of(few),
+             ContainsSubstring("e.json: /trace/synthesize/gradients: expected at least 50: one row of every larger layer and "
+                               "the others, found 3"));
+  CHECK_THAT(error_of({description(small), few}), ContainsSubstring("e.json: /trace/1/synthesize/gradients: expected at least 50"));
   CHECK_THAT(error_of({description(small), description(wrong)}),
              ContainsSubstring("/trace/1/synthesize/model: /parameters: expected 2000 as the layers have, found 1999"));
   wrong = small;

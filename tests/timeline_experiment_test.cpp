@@ -223,3 +223,58 @@ TEST_CASE("Several streams of calls on a real trace: the same bytes, phases that
     CHECK_THAT(refused.err, ContainsSubstring(message));
   }
 }
+
+TEST_CASE("Crossover gossip takes its number of segments from the experiment") {
+  const Scratch scratch("gossip");
+  Json document = parse_json(R"({"schema_version":1,"name":"gossip","trace":"digits-cnn-8w","sparsifier":"dense","density":1,"workers":4,
+    "iterations":2,"platform":"crossbar-10g","profile":"cpu-epyc-zen5-1t","timeline":"gossip",
+    "gossip":["crossover",{"name":"crossover","segments":1},{"name":"crossover","segments":16},{"name":"crossover","segments":8},
+              "exponential"]})",
+                             "gossip");
+  const auto run = [&](const std::string& command) {
+    spit(scratch / "e.json", document.dump());
+    return run_program(command + " '" + (scratch / "e.json").string() + "'" +
+                       (command == "run" ? " --no-figures --out '" + (scratch / "out").string() + "'" : ""));
+  };
+  REQUIRE(run("run").status == 0);
+  std::map<std::string, Json> runs;
+  for (const auto& entry : fs::directory_iterator(scratch / "out" / "runs")) {
+    const Json one = load_json(entry.path());
+    runs[one.at("key").at("gossip").get<std::string>()] = one;
+  }
+  REQUIRE(runs.size() == 4);  // 8 segments are the default
+  const auto value = [&](const std::string& name, const char* group, const char* column) {
+    return runs.at(name).at("summary").at(group).at(column).get<double>();
+  };
+  CHECK(value("crossover", "traffic", "messages_mean") == 8 * 4);
+  CHECK(value("crossover (1 segments)", "traffic", "messages_mean") == 4);
+  CHECK(value("crossover (16 segments)", "traffic", "messages_mean") == 16 * 4);
+  for (const auto& [name, one] : runs) CHECK(value(name, "traffic", "bytes_sent_per_worker_mean") == 4 * 34862);
+  // Each segment costs its latency, 35 us on this platform; one segment is one message, as with the exponential graph.
+  CHECK(value("crossover (16 segments)", "time", "iteration_time_s_mean") - value("crossover", "time", "iteration_time_s_mean") ==
+        Approx(8 * 35e-6).epsilon(1e-9));
+  CHECK(value("crossover (1 segments)", "time", "iteration_time_s_mean") ==
+        Approx(value("exponential", "time", "iteration_time_s_mean")).epsilon(1e-12));
+  // Exclusions match a name whatever its segments, or one number of them.
+  document["exclude"] = Json::array({{{"gossip", "exponential"}}, {{"gossip", {{"name", "crossover"}, {"segments", 16}}}}});
+  CHECK_THAT(run("check").out, ContainsSubstring("runs: 2 ("));
+  document.erase("exclude");
+  for (const auto& [gossip, message] :
+       {std::pair{R"({"name":"exponential","segments":4})",
+                  "/gossip: expected crossover or crossover_hierarchical, as others have no segments, found \"exponential\""},
+        std::pair{R"({"name":"crossing","segments":4})", "found \"crossing\""},
+        std::pair{R"({"name":"crossover","segments":0})", "/gossip"}, std::pair{R"({"name":"crossover","segments":65537})", "/gossip"},
+        std::pair{R"({"segments":4})", "/gossip"}, std::pair{R"("crossing")", "/gossip: expected one of exponential"}}) {
+    INFO(gossip);
+    document["gossip"] = parse_json(gossip, "gossip");
+    const CommandResult refused = run("check");
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, ContainsSubstring(message));
+  }
+  CHECK_THAT(run_program("collective --platform crossbar-10g --workers 4 --op gossip --algorithm crossover --bytes 32 --segments 3").out,
+             ContainsSubstring("\"messages\":12"));
+  const CommandResult refused =
+      run_program("collective --platform crossbar-10g --workers 4 --op gossip --algorithm exponential --bytes 32 --segments 3");
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, ContainsSubstring("segments: expected none, as only the crossover algorithms of gossip have segments, found 3"));
+}

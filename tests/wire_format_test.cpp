@@ -155,10 +155,113 @@ TEST_CASE("Entries and blocks keep what is not recoded") {
         R"({"operation":"cast_half","before_call":1,"elements":[20,0,10,0],"selected":[20,0,10,0]},)"
         R"({"operation":"cast_half","before_call":1,"elements":[10,0,0,0],"selected":[10,0,0,0]},)"
         R"({"operation":"cast_half","before_call":2,"elements":10,"selected":10}])");
-  // Three blocks of 16 values and their offsets, the last one with 4 values; offsets are no indices.
+  // Three blocks of 16 values and their offsets, the last one with 4 values. Of 1,000 gradients there are 63 blocks, whose numbers are
+  // coded: 3 bytes with delta, 8 as bits.
   const Json blocks = record_of(2, R"([{"op":"all_to_all","payload":"values","dtype":"float32","bytes":156,"entry":[4,64]}])");
-  CHECK(coded(blocks, "bf16", "delta", 1000).at("exchange").at(0).at("bytes") == 12 + 72);
-  CHECK(coded(blocks, "fp32", "int64", 1000).at("exchange").at(0).at("bytes") == 156);
+  CHECK(coded(blocks, "bf16", "as_sent", 1000).at("exchange").at(0).at("bytes") == 12 + 72);
+  CHECK(coded(blocks, "bf16", "delta", 1000).at("exchange").at(0).at("bytes") == 3 + 72);
+  CHECK(coded(blocks, "fp32", "int32", 1000).at("exchange").at(0).at("bytes") == 156);
+  CHECK(coded(blocks, "fp32", "int64", 1000).at("exchange").at(0).at("bytes") == 24 + 144);
+  CHECK(coded(blocks, "fp32", "bitmap", 1000).at("exchange").at(0).at("bytes") == 8 + 144);
+}
+
+TEST_CASE("Every message of an all-to-all is recoded, from its own range") {
+  CollectiveCall call;
+  call.operation = Operation::all_to_all;
+  call.payload = "values";
+  call.dtype = "float32";
+  call.entry_index_bytes = call.entry_value_bytes = 4;
+  call.parts = PartnerBytes::of_counts({0, 2, 5, 1, 0, 0, 3, 300, 0}, 8);
+  call.parts->ranges = {100, 900, 17};
+  call.bytes = call.parts->sent();
+  const Json record = {{"workers", 3}, {"exchange", Json::array({call.to_json()})}, {"work", Json::array()}};
+  using Numbers = std::vector<std::uint64_t>;
+  const auto parts = [&](const char* values, const char* indices) {
+    const CollectiveCall made = CollectiveCall::from_json(coded(record, values, indices, 1017).at("exchange").at(0), 3);
+    CHECK(made.bytes_of_all(3) == made.parts->sent());
+    CHECK(made.dtype == "uint8");
+    return made.parts->bytes;
+  };
+  CHECK(parts("fp16", "as_sent") == Numbers{0, 12, 30, 6, 0, 0, 18, 1800, 0});
+  CHECK(parts("fp32", "int64") == Numbers{0, 24, 60, 12, 0, 0, 36, 3600, 0});
+  // Bits of the receiver's range: 13, 113 and 3 bytes, also where nothing is selected.
+  CHECK(parts("fp32", "bitmap") == Numbers{0, 8 + 113, 20 + 3, 4 + 13, 0, 3, 12 + 13, 1200 + 113, 0});
+  // Bounds: a byte each, and one more for the distances of 128 and more that fit in the range.
+  CHECK(parts("fp16", "delta") == Numbers{0, 4 + 4, 15, 3, 0, 0, 9, 600 + 307, 0});
+  // Who receives widens what arrives: 4, 302 and 5 entries.
+  CHECK(coded(record, "bf16", "as_sent", 1017).at("work").dump() ==
+        R"([{"operation":"cast_half","before_call":0,"elements":[7,1,303],"selected":[7,1,303]},)"
+        R"({"operation":"cast_half","before_call":1,"elements":[4,302,5],"selected":[4,302,5]}])");
+  // By the sender's range.
+  call.parts->ranges_of_senders = true;
+  call.parts->bytes = PartnerBytes::of_counts({0, 2, 5, 1, 0, 0, 3, 10, 0}, 8).bytes;
+  call.bytes = call.parts->sent();
+  const Json moved = {{"workers", 3}, {"exchange", Json::array({call.to_json()})}, {"work", Json::array()}};
+  const CollectiveCall made = CollectiveCall::from_json(coded(moved, "fp32", "bitmap", 1017).at("exchange").at(0), 3);
+  CHECK(made.parts->bytes == Numbers{0, 8 + 13, 20 + 13, 4 + 113, 0, 113, 12 + 3, 40 + 3, 0});
+}
+
+TEST_CASE("Blocks of streams are recoded stretch by stretch") {
+  CollectiveCall call;
+  call.operation = Operation::sparse_all_reduce;
+  call.payload = "values";
+  call.dtype = "float32";
+  call.entry_index_bytes = 4;
+  call.entry_value_bytes = 64;
+  call.index_range = 21;  // blocks, 10 and 11 of them in the stretches
+  call.stream = SparseStream{{{68, 0}, {136, 68}}, {136, 68}, 0};
+  call.bytes = {68, 204};
+  const Json record = {{"workers", 2}, {"exchange", Json::array({call.to_json()})}, {"work", Json::array()}};
+  const auto made = [&](const char* values, const char* indices) {
+    return CollectiveCall::from_json(coded(record, values, indices, 336).at("exchange").at(0), 2);
+  };
+  using Lists = std::vector<std::vector<std::uint64_t>>;
+  CHECK(made("fp16", "as_sent").stream->sent_bytes == Lists{{36, 0}, {72, 36}});
+  CHECK(made("fp32", "int64").stream->sent_bytes == Lists{{72, 0}, {144, 72}});
+  CHECK(made("fp32", "bitmap").stream->sent_bytes == Lists{{64 + 2, 2}, {128 + 2, 64 + 2}});
+  CHECK(made("fp32", "delta").stream->back_bytes == std::vector<std::uint64_t>{130, 65});
+  CHECK(made("fp32", "delta").bytes == std::vector<std::uint64_t>{65, 195});
+}
+
+TEST_CASE("What any sparsifier exchanges can be written in every encoding") {
+  const traces::Trace trace = traces::Trace::open(experiments::find_trace("digits-cnn-8w"));
+  std::vector<std::pair<std::string, Json>> cases;
+  for (const SparsifierInfo& info : sparsifiers()) {
+    if (info.dense) continue;
+    cases.emplace_back(info.name, Json::object());
+    for (const Parameter& parameter : info.parameters) {
+      if (parameter.name == "scope") cases.emplace_back(info.name, Json{{"scope", "layer"}});
+      const bool scoped = std::any_of(info.parameters.begin(), info.parameters.end(), [](const auto& one) { return one.name == "scope"; });
+      if (parameter.name == "fused") {
+        cases.emplace_back(info.name, Json{{"fused", !parameter.default_value.get<bool>()}});
+        if (scoped) cases.back().second["scope"] = "layer";
+      }
+      if (parameter.name == "variant" || parameter.name == "generation" ||
+          (parameter.name == "exchange" && parameter.schema.contains("enum")))
+        for (const Json& one : parameter.schema.at("enum")) cases.emplace_back(info.name, Json{{parameter.name, one}});
+    }
+  }
+  std::size_t written = 0;
+  for (const auto& [name, parameters] : cases)
+    for (const std::int64_t n : {1, 4}) {
+      INFO(name << " " << parameters.dump() << " n = " << n);
+      ReplayOptions options;
+      options.sparsifier = name;
+      options.parameters = resolve_parameters(find_sparsifier(name), parameters, "", "");
+      options.workers = n;
+      options.iterations = 2;
+      Replay replay(trace, options);
+      for (int i = 0; i < 2; ++i) {
+        const Json record = replay.next();
+        for (const char* values : {"fp32", "bf16"})
+          for (const char* indices : {"as_sent", "int32", "int64", "delta", "bitmap"}) {
+            INFO(values << " " << indices);
+            CHECK_NOTHROW(coded(record, values, indices, static_cast<std::uint64_t>(trace.gradients())));
+            ++written;
+          }
+      }
+    }
+  CHECK(written > 1000);
 }
 
 TEST_CASE("A bitmap needs to know which gradients a list is from") {

@@ -1,6 +1,7 @@
 // Gossip: instead of a sum over all, every worker gets the model of one or two others, and averages. Block w is worker w's model, or its
 // segments.
 #include <bit>
+#include <map>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -47,7 +48,11 @@ std::unique_ptr<Program> neighbours(const CollectiveInput& input) {
 
 // Crossover-SGD: every segment goes to a peer of its own, chosen by a random cycle through all workers, so that each receives every segment
 // once.
-constexpr std::int64_t segments = 8;
+std::int64_t segments_of(const CollectiveInput& input) {
+  if (input.segments < 1 || input.segments > most_segments)
+    throw InputError("gossip segments", "1 to " + std::to_string(most_segments), std::to_string(input.segments));
+  return input.segments;
+}
 
 std::vector<std::int64_t> random_cycle(const CollectiveInput& input, std::int64_t round, std::int64_t segment, std::int64_t size) {
   Random random(stream_key(input.seed, "crossover", {static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(segment)}));
@@ -55,11 +60,12 @@ std::vector<std::int64_t> random_cycle(const CollectiveInput& input, std::int64_
 }
 
 std::unique_ptr<Program> crossover(const CollectiveInput& input) {
+  const std::int64_t segments = segments_of(input);
   const auto parts = split_evenly(equal_bytes(input.bytes, "gossip crossover"), segments);
   const std::int64_t n = std::ssize(input.bytes), round = round_of(input);
   auto program = std::make_unique<WrittenProgram>(n, 1);
   std::vector<std::int64_t> owners;
-  for (std::int64_t worker = 0; worker < n; ++worker) owners.insert(owners.end(), segments, worker);
+  for (std::int64_t worker = 0; worker < n; ++worker) owners.insert(owners.end(), static_cast<std::size_t>(segments), worker);
   program->set_owners(owners);
   for (std::int64_t segment = 0; segment < segments && n > 1; ++segment) {
     const auto cycle = random_cycle(input, round, segment, n);
@@ -77,7 +83,7 @@ std::unique_ptr<Program> crossover(const CollectiveInput& input) {
 // chain in its node. Blocks: the models of the nodes, one after the other, each in the pieces that segments and chunks have in common.
 std::unique_ptr<Program> crossover_hierarchical(const CollectiveInput& input) {
   const std::uint64_t bytes = equal_bytes(input.bytes, "gossip crossover_hierarchical");
-  const std::int64_t round = round_of(input);
+  const std::int64_t round = round_of(input), segments = segments_of(input);
   const auto nodes = nodes_of(input);
   const std::int64_t N = std::ssize(nodes);
   auto program = std::make_unique<WrittenProgram>(std::ssize(input.bytes), 1);
@@ -88,10 +94,12 @@ std::unique_ptr<Program> crossover_hierarchical(const CollectiveInput& input) {
   for (const auto& members : nodes) owners.insert(owners.end(), static_cast<std::size_t>(common.blocks()), members.front());
   program->set_owners(std::move(owners));
   // Part `number` of `parts` of a node's model.
+  std::map<std::int64_t, std::vector<std::uint64_t>> sizes;
   const auto part = [&](std::int64_t node, std::int64_t number, std::int64_t parts, std::int64_t peer) {
     const std::int64_t begin = common.begin(number, parts);
-    return Transfer{peer, split_evenly(bytes, parts)[static_cast<std::size_t>(number)], node * common.blocks() + begin,
-                    common.begin(number + 1, parts) - begin};
+    auto& of = sizes[parts];
+    if (of.empty()) of = split_evenly(bytes, parts);
+    return Transfer{peer, of[static_cast<std::size_t>(number)], node * common.blocks() + begin, common.begin(number + 1, parts) - begin};
   };
   for (std::int64_t node = 0; node < N; ++node) {
     const auto& members = nodes[static_cast<std::size_t>(node)];
@@ -159,18 +167,18 @@ CollectiveAlgorithm ring_neighbours_gossip() {
 CollectiveAlgorithm crossover_gossip() {
   return {"crossover",
           Operation::gossip,
-          "Eight segments, each to a random peer, load-balanced",
+          "Segments (8 unless told otherwise), each to a random peer, load-balanced",
           "Crossover-SGD. Yeo et al., arXiv 2012.15198",
-          "8 (alpha + m / (8 B)) on equal links",
+          "S (alpha + m / (S B)) on equal links, S segments",
           crossover};
 }
 
 CollectiveAlgorithm crossover_hierarchical_gossip() {
   return {"crossover_hierarchical",
           Operation::gossip,
-          "All-reduce in every node, eight segments between leaders, and down a chain in every node",
+          "All-reduce in every node, segments between leaders, and down a chain in every node",
           "Hierarchical Crossover-SGD. Yeo et al., arXiv 2012.15198",
-          "2 (g - 1) (alpha1 + m / (g B1)) + 8 (alpha2 + m / (8 B2)) + [g > 1] (6 + g) (alpha1 + m / (8 B1)), N > 1 nodes of g workers",
+          "2 (g - 1) (alpha1 + m / (g B1)) + S (alpha2 + m / (S B2)) + [g > 1] (S + g - 2) (alpha1 + m / (S B1)), N > 1 nodes of g workers",
           crossover_hierarchical};
 }
 

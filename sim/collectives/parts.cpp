@@ -96,6 +96,39 @@ std::uint64_t equal_bytes(std::span<const std::uint64_t> bytes, const std::strin
   return bytes[0];
 }
 
+std::vector<std::uint64_t> partner_bytes(const CollectiveInput& input, const std::string& algorithm) {
+  check_sizes(input.bytes, algorithm);
+  const auto n = static_cast<std::size_t>(std::ssize(input.bytes));
+  std::vector<std::uint64_t> bytes(input.parts.begin(), input.parts.end());
+  if (bytes.empty()) {
+    bytes.resize(checked_multiply(n, n, algorithm + " messages"));
+    for (std::size_t worker = 0; worker < n && n > 1; ++worker) {
+      const auto parts = split_evenly(input.bytes[worker], static_cast<std::int64_t>(n) - 1);
+      for (std::size_t distance = 1; distance < n; ++distance) bytes[worker * n + (worker + distance) % n] = parts[distance - 1];
+    }
+    return bytes;
+  }
+  if (bytes.size() != checked_multiply(n, n, algorithm + " messages"))
+    throw InputError(algorithm + " parts", std::to_string(n) + " for each of " + std::to_string(n) + " workers",
+                     std::to_string(bytes.size()) + " in all");
+  for (std::size_t worker = 0; worker < n; ++worker) {
+    const auto row = std::span(bytes).subspan(worker * n, n);
+    if (row[worker] != 0)
+      throw InputError(algorithm + " parts", "nothing from a worker to itself",
+                       std::to_string(row[worker]) + " bytes of worker " + std::to_string(worker));
+    std::uint64_t left = input.bytes[worker];
+    for (const std::uint64_t part : row) {
+      if (part > left) left = UINT64_MAX;
+      if (left == UINT64_MAX) break;
+      left -= part;
+    }
+    if (left != 0)
+      throw InputError(algorithm + " parts", "the " + std::to_string(input.bytes[worker]) + " bytes of worker " + std::to_string(worker),
+                       "others");
+  }
+  return bytes;
+}
+
 void check_sizes(std::span<const std::uint64_t> bytes, const std::string& algorithm) {
   if (bytes.empty()) throw InputError(algorithm + " workers", "at least 1", "0");
   checked_multiply(*std::max_element(bytes.begin(), bytes.end()), 4 * static_cast<std::uint64_t>(bytes.size()),

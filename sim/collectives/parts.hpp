@@ -84,6 +84,10 @@ class WrittenProgram : public Program {
 /// The one size that all workers hand in. Errors: InputError when sizes differ or there are none.
 std::uint64_t equal_bytes(std::span<const std::uint64_t> bytes, const std::string& algorithm);
 
+/// What every worker sends to every other, n x n: the parts that are given, or equal ones, of which the next partners (i + 1, i + 2, ...
+/// mod n) get an element more. Errors: InputError unless they add up to `bytes`.
+std::vector<std::uint64_t> partner_bytes(const CollectiveInput& input, const std::string& algorithm);
+
 /// Errors: InputError when there is no worker, or when what one worker sends and receives could pass 2^63 bytes.
 void check_sizes(std::span<const std::uint64_t> bytes, const std::string& algorithm);
 

@@ -52,6 +52,8 @@ const std::vector<CollectiveAlgorithm>& collective_algorithms() {
 }
 
 std::unique_ptr<Program> CollectiveAlgorithm::make(const CollectiveInput& input) const {
+  if (!input.parts.empty() && operation != Operation::all_to_all)
+    throw InputError("parts of " + operation_name(operation), "none, as only an all_to_all has some", std::to_string(input.parts.size()));
   std::unique_ptr<Program> program = build(input);
   program->set_identity({operation, *std::max_element(input.bytes.begin(), input.bytes.end())});
   return program;

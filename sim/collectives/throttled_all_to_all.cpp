@@ -8,15 +8,14 @@ namespace {
 constexpr std::int64_t outstanding = 4;
 
 std::unique_ptr<Program> throttled(const CollectiveInput& input) {
-  check_sizes(input.bytes, "all_to_all throttled");
+  const std::vector<std::uint64_t> bytes = partner_bytes(input, "all_to_all throttled");
   const std::int64_t n = std::ssize(input.bytes);
   auto program = std::make_unique<WrittenProgram>(n, 1);
   for (std::int64_t worker = 0; worker < n && n > 1; ++worker) {
-    const auto parts = split_evenly(input.bytes[static_cast<std::size_t>(worker)], n - 1);
     for (std::int64_t distance = 1; distance < n; ++distance) {
       Step& step = (distance - 1) % outstanding == 0 ? program->add(worker) : program->last(worker);
       const std::int64_t to = (worker + distance) % n;
-      step.sends.push_back({to, parts[static_cast<std::size_t>(distance - 1)], to, 1});
+      step.sends.push_back({to, bytes[static_cast<std::size_t>(worker * n + to)], to, 1});
       step.receives.push_back((worker - distance + n) % n);
       step.reduces = true;
     }

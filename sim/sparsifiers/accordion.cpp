@@ -112,6 +112,7 @@ class Accordion : public Sparsifier {
         work.all("gather", counts.back(), counts.back(), selection.exchange.size());
         Exchange gathers = gathered_exchange(counts.back(), index_bytes_);
         std::swap(gathers.front(), gathers.back());  // indices first
+        gathers.front().index_range = static_cast<std::uint64_t>(size);
         for (CollectiveCall& call : gathers) selection.exchange.push_back(std::move(call));
       }
     }

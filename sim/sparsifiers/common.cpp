@@ -482,6 +482,35 @@ CollectiveCall padded_all_gather(const std::string& payload, const std::string& 
   return made;
 }
 
+CollectiveCall all_to_all(const std::string& payload, const std::string& dtype, const std::vector<Index>& counts,
+                          std::uint64_t bytes_per_entry, std::vector<std::uint64_t> ranges, bool ranges_of_senders) {
+  PartnerBytes parts = PartnerBytes::of_counts(counts, bytes_per_entry);
+  parts.ranges = std::move(ranges);
+  parts.ranges_of_senders = ranges_of_senders;
+  CollectiveCall made = call(Operation::all_to_all, payload, dtype, parts.sent());
+  for (const std::uint64_t range : parts.ranges) made.index_range = std::max(made.index_range, range);
+  if (parts.workers() > 1) made.parts = std::move(parts);
+  return made;
+}
+
+CollectiveCall all_to_all_of_counts(std::int64_t workers) {
+  return call(Operation::all_to_all, "counts", "int32", {4 * static_cast<std::uint64_t>(workers - 1)});
+}
+
+std::vector<Index> counts_by_region(const std::vector<std::vector<Index>>& lists, std::span<const Index> starts) {
+  std::vector<Index> counts;
+  counts.reserve(lists.size() * starts.size());
+  for (const std::vector<Index>& list : lists) {
+    auto from = list.begin();
+    for (std::size_t region = 0; region < starts.size(); ++region) {
+      const auto to = region + 1 < starts.size() ? std::lower_bound(from, list.end(), starts[region + 1]) : list.end();
+      counts.push_back(to - from);
+      from = to;
+    }
+  }
+  return counts;
+}
+
 std::string index_dtype(std::int64_t index_bytes) { return index_bytes == 4 ? "int32" : "int64"; }
 
 Exchange padded_index_exchange(std::span<const Index> counts, Index values, std::int64_t index_bytes) {
@@ -501,9 +530,10 @@ Exchange gathered_exchange(Index k, std::int64_t index_bytes) {
           all_gather("indices", index_dtype(index_bytes), static_cast<std::uint64_t>(index_bytes * k))};
 }
 
-void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, const GatherStyle& style) {
+void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, std::span<const Segment> pieces,
+                          const GatherStyle& style) {
   if (counts.empty()) return;  // nothing is compressed
-  const auto append = [&](const std::vector<Index>& sizes) {
+  const auto append = [&](const std::vector<Index>& sizes, std::uint64_t range) {
     if (style.size_bytes > 0) exchange.push_back(all_gather("counts", "int64", style.size_bytes));
     for (const bool values : {true, false}) {
       const std::string payload = values ? "values" : "indices";
@@ -514,17 +544,18 @@ void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Inde
         call.bytes = call.bytes_unpadded;
         call.bytes_unpadded.clear();
       }
+      if (!values) call.index_range = range;
       exchange.push_back(std::move(call));
     }
   };
   if (!style.fused) {
-    for (const auto& sizes : counts) append(sizes);
+    for (std::size_t p = 0; p < counts.size(); ++p) append(counts[p], static_cast<std::uint64_t>(pieces[p].size()));
     return;
   }
   std::vector<Index> sums(counts.front().size(), 0);
   for (const auto& sizes : counts)
     for (std::size_t worker = 0; worker < sums.size(); ++worker) sums[worker] += sizes[worker];
-  append(sums);
+  append(sums, 0);
 }
 
 Parameter fused_parameter(bool default_value, const std::string& whose) {

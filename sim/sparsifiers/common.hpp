@@ -124,6 +124,15 @@ CollectiveCall broadcast(const std::string& payload, const std::string& dtype, s
 /// All-gather of `bytes_per_entry` for each entry; padded to the largest count, as the authors do where sizes differ.
 CollectiveCall padded_all_gather(const std::string& payload, const std::string& dtype, std::span<const Index> counts,
                                  std::uint64_t bytes_per_entry);
+/// All-to-all of `bytes_per_entry` for each entry that one worker has for another: counts[from * n + to] (the diagonal stays). `ranges`: as
+/// in PartnerBytes.
+CollectiveCall all_to_all(const std::string& payload, const std::string& dtype, const std::vector<Index>& counts,
+                          std::uint64_t bytes_per_entry, std::vector<std::uint64_t> ranges = {}, bool ranges_of_senders = false);
+/// All-to-all of one number of 4 bytes to every other worker.
+CollectiveCall all_to_all_of_counts(std::int64_t workers);
+/// How many of each ascending list lie in every region: counts[list * n + region]. Region r is [starts[r], starts[r + 1]), the last one
+/// ends at the end. Cost O(lists x regions x log).
+std::vector<Index> counts_by_region(const std::vector<std::vector<Index>>& lists, std::span<const Index> starts);
 /// int64 or int32.
 std::string index_dtype(std::int64_t index_bytes);
 
@@ -142,8 +151,9 @@ struct GatherStyle {
   std::uint64_t size_bytes = 0;  // bytes of the all-gather of sizes before it; 0: none (the library's gather takes unequal sizes)
   bool padded = false;           // to the largest size
 };
-/// Appends [sizes,] values, indices. `counts[piece][worker]`.
-void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, const GatherStyle& style);
+/// Appends [sizes,] values, indices. `counts[piece][worker]` of these pieces.
+void append_entry_gathers(Exchange& exchange, const std::vector<std::vector<Index>>& counts, std::span<const Segment> pieces,
+                          const GatherStyle& style);
 /// fused: true | false.
 Parameter fused_parameter(bool default_value, const std::string& whose);
 

@@ -150,7 +150,7 @@ class Dgc : public Sparsifier {
       for (std::size_t worker = 0; worker < n; ++worker) sent[worker] += sizes[worker];
     work.each_of("gather", sent, 0);
     work.each_of("zero", sent, 0);
-    append_entry_gathers(selection.exchange, counts, style_);
+    append_entry_gathers(selection.exchange, counts, pieces_, style_);
     Index dense_elements = 0;
     for (const Segment& piece : dense_) {
       dense_elements += piece.size();

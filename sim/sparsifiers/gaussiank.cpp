@@ -82,7 +82,7 @@ class GaussianK : public Sparsifier {
     work.each_of("gather", all, 0);
     work.each_of("zero", all, 0);
     if (ok_) selection.exchange.push_back(all_gather("counts", "int32", 4 * (style_.fused ? 1 : pieces_.size())));
-    append_entry_gathers(selection.exchange, counts, style_);
+    append_entry_gathers(selection.exchange, counts, pieces_, style_);
     work.all("unite", sum_of(all), std::ssize(selection.exchanged), selection.exchange.size());
     selection.contribution = Contribution::at_own_selection;
     selection.work = work.take();

@@ -37,7 +37,7 @@ void finish_grace(Selection& selection, WorkLog& work, const ReplayShape& shape,
   const std::vector<Index> all = counts_of(selection.selected);
   work.each_of("gather", all, 0);
   work.each_of("zero", all, 0);
-  append_entry_gathers(selection.exchange, counts, style);
+  append_entry_gathers(selection.exchange, counts, layer_segments(shape), style);
   work.all("unite", sum_of(all), std::ssize(selection.exchanged), selection.exchange.size());
   selection.contribution = Contribution::at_own_selection;
   if (!values.at("residual").get<bool>()) selection.residual = Residual::cleared;

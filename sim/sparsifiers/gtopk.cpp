@@ -98,9 +98,11 @@ class GTopK : public Sparsifier {
     tree.operation = Operation::reduce;
     tree.entry_value_bytes = entry_bytes_ == 16 ? 8 : 4;
     tree.entry_index_bytes = entry_bytes_ - tree.entry_value_bytes;
+    tree.index_range = static_cast<std::uint64_t>(N);  // every list is from all of them
     CollectiveCall back = broadcast("values", tree.dtype, message, 0);
     back.entry_value_bytes = tree.entry_value_bytes;
     back.entry_index_bytes = tree.entry_index_bytes;
+    back.index_range = tree.index_range;
     selection.exchange = {tree, back};
     selection.contribution = Contribution::at_own_and_exchanged;
     selection.work = work.take();

@@ -115,19 +115,12 @@ class OkTopk : public Sparsifier {
     }
 
     // Split and reduce: what a worker sends is what lies outside its own region.
-    std::vector<Index> sent(static_cast<std::size_t>(n)), received(static_cast<std::size_t>(n));
-    for (std::int64_t worker = 0; worker < n; ++worker) {
-      const auto& own = selection.selected[static_cast<std::size_t>(worker)];
-      for (std::int64_t region = 0; region < n; ++region) {
-        const auto [begin, end] = region_of(region);
-        const Index inside = std::lower_bound(own.begin(), own.end(), end) - std::lower_bound(own.begin(), own.end(), begin);
-        if (region != worker) sent[static_cast<std::size_t>(worker)] += inside;
-        received[static_cast<std::size_t>(region)] += inside;
-      }
-    }
-    exchange.push_back(all_to_all("counts", "int32", std::vector<std::uint64_t>{4 * static_cast<std::uint64_t>(n - 1)}));
+    const std::vector<Index> parts = counts_by_region(selection.selected, region_starts());
+    std::vector<Index> received(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < parts.size(); ++i) received[i % received.size()] += parts[i];
+    exchange.push_back(all_to_all_of_counts(n));
     work.each_of("gather", counts, exchange.size());
-    append_entries(exchange, sent);
+    append_entries(exchange, parts, false);
 
     // Sums of the regions, in the order of the workers.
     std::vector<Index> touched = kernels.unite(selection.selected, N);
@@ -182,24 +175,19 @@ class OkTopk : public Sparsifier {
   }
 
  private:
-  static CollectiveCall all_to_all(const std::string& payload, const std::string& dtype, std::vector<std::uint64_t> bytes) {
-    CollectiveCall call;
-    call.operation = Operation::all_to_all;
-    call.payload = payload;
-    call.dtype = dtype;
-    call.bytes = std::move(bytes);
-    return call;
-  }
-
   static std::vector<std::uint64_t> bytes_of(const std::vector<Index>& entries, std::uint64_t each) {
     std::vector<std::uint64_t> bytes;
     for (const Index count : entries) bytes.push_back(static_cast<std::uint64_t>(count) * each);
     return bytes;
   }
 
-  // Entries to other workers: index and value are posted together, so one call carries both.
-  static void append_entries(Exchange& exchange, const std::vector<Index>& entries) {
-    CollectiveCall call = all_to_all("values", "float32", bytes_of(entries, 8));
+  // Entries to other workers (n x n): index and value are posted together, so one call carries both. Those that are moved are from the
+  // sender's region, others from the receiver's.
+  void append_entries(Exchange& exchange, const std::vector<Index>& entries, bool moved) const {
+    std::vector<std::uint64_t> ranges;
+    for (std::int64_t region = 0; region < shape_.workers; ++region)
+      ranges.push_back(static_cast<std::uint64_t>(region_of(region).second - region_of(region).first));
+    CollectiveCall call = all_to_all("values", "float32", entries, 8, std::move(ranges), moved);
     call.entry_index_bytes = call.entry_value_bytes = 4;
     exchange.push_back(std::move(call));
   }
@@ -216,17 +204,20 @@ class OkTopk : public Sparsifier {
     exchange.push_back(all_gather("counts", "int32", 4));
     if (balance) {
       const Index total = std::ssize(entries);
-      Index held_from = 0, dealt_from = 0;
-      std::vector<Index> moved, dealt;
-      for (Index region = 0; region < n; ++region) {
-        const Index own = held[static_cast<std::size_t>(region)];
-        dealt.push_back(total / n + (region < total % n ? 1 : 0));
-        const Index stays = std::max<Index>(0, std::min(held_from + own, dealt_from + dealt.back()) - std::max(held_from, dealt_from));
-        moved.push_back(own - stays);
-        held_from += own;
-        dealt_from += dealt.back();
+      std::vector<Index> moved(static_cast<std::size_t>(n * n), 0), dealt;
+      for (Index worker = 0; worker < n; ++worker) dealt.push_back(total / n + (worker < total % n ? 1 : 0));
+      // Both ways to cut the joined list, side by side.
+      Index holder = 0, receiver = 0, held_left = held.front(), dealt_left = dealt.front();
+      while (true) {
+        const Index common = std::min(held_left, dealt_left);
+        moved[static_cast<std::size_t>(holder * n + receiver)] += common;
+        held_left -= common;
+        dealt_left -= common;
+        if (held_left == 0 && ++holder < n) held_left = held[static_cast<std::size_t>(holder)];
+        if (dealt_left == 0 && ++receiver < n) dealt_left = dealt[static_cast<std::size_t>(receiver)];
+        if (holder == n || receiver == n) break;
       }
-      append_entries(exchange, moved);
+      append_entries(exchange, moved, true);
       held = dealt;
     }
     const auto gather = [&](const char* payload, const char* dtype, std::uint64_t each) {

@@ -66,11 +66,9 @@ class OmniReduce : public Sparsifier {
           carry(bytes[static_cast<std::size_t>(worker)]);
         });
     const std::vector<Index> united = kernels.unite(sent, blocks);
-    std::uint64_t union_bytes = 0;
-    for (const Index block : united) union_bytes += 4 * static_cast<std::uint64_t>(elements_of(block).end - elements_of(block).begin) + 4;
     WorkLog work(n);
     work.all("count", N, 0, 0);
-    selection.exchange = streams_ ? streaming_exchange(sent, united, bytes, blocks) : exchange_in_phases(bytes, union_bytes);
+    selection.exchange = streams_ ? streaming_exchange(sent, united, bytes, blocks) : exchange_in_phases(sent, united, blocks);
     selection.details["blocks"] = blocks;
     selection.details["blocks_sent"] = counts_of(sent);
     selection.details["blocks_union"] = static_cast<Index>(united.size());
@@ -108,11 +106,23 @@ class OmniReduce : public Sparsifier {
     return call;
   }
 
-  Exchange exchange_in_phases(std::vector<std::uint64_t> bytes, std::uint64_t union_bytes) const {
-    const auto n = static_cast<std::uint64_t>(shape_.workers);
-    // One n-th of the blocks is a worker's own to aggregate.
-    for (std::uint64_t& own : bytes) own = own * (n - 1) / n;
-    return {call_of_blocks(Operation::all_to_all, bytes), call_of_blocks(Operation::all_gather, {(union_bytes + n - 1) / n})};
+  // Block b is worker (b mod n)'s to aggregate.
+  Exchange exchange_in_phases(const std::vector<std::vector<Index>>& sent, const std::vector<Index>& united, Index blocks) const {
+    const auto n = static_cast<std::size_t>(shape_.workers);
+    PartnerBytes parts;
+    parts.bytes.assign(n * n, 0);
+    for (std::size_t worker = 0; worker < n; ++worker)
+      for (const Index block : sent[worker])
+        if (const auto owner = static_cast<std::size_t>(block) % n; owner != worker)
+          parts.bytes[worker * n + owner] += bytes_of({&block, 1});
+    for (std::size_t owner = 0; owner < n; ++owner)
+      parts.ranges.push_back(static_cast<std::uint64_t>(blocks) / n + (owner < static_cast<std::size_t>(blocks) % n ? 1 : 0));
+    std::vector<std::uint64_t> back(n, 0);
+    for (const Index block : united) back[static_cast<std::size_t>(block) % n] += bytes_of({&block, 1});
+    Exchange exchange = {call_of_blocks(Operation::all_to_all, parts.sent()), call_of_blocks(Operation::all_gather, std::move(back))};
+    for (CollectiveCall& call : exchange) call.index_range = parts.ranges.front();  // the largest
+    if (n > 1) exchange.front().parts = std::move(parts);
+    return exchange;
   }
 
   Exchange streaming_exchange(const std::vector<std::vector<Index>>& sent, const std::vector<Index>& united,
@@ -133,6 +143,7 @@ class OmniReduce : public Sparsifier {
     stream.aggregators = aggregators_;
     CollectiveCall call = call_of_blocks(Operation::sparse_all_reduce, bytes);
     call.stream = std::move(stream);
+    call.index_range = static_cast<std::uint64_t>(blocks);
     return {call};
   }
 

@@ -117,7 +117,7 @@ class Sidco : public Sparsifier {
     const std::vector<Index> all = counts_of(selection.selected);
     work.each_of("gather", all, 0);
     work.each_of("zero", all, 0);
-    append_entry_gathers(selection.exchange, counts, style_);
+    append_entry_gathers(selection.exchange, counts, pieces_, style_);
     work.all("unite", sum_of(all), std::ssize(selection.exchanged), selection.exchange.size());
     selection.contribution = Contribution::at_own_selection;
     if (!residual_)

@@ -39,33 +39,30 @@ class TopkDsa : public Sparsifier {
         });
     selection.exchanged = kernels.unite(selection.selected, N);
 
-    const auto inside = [](const std::vector<Index>& list, const Segment& region) {
-      return std::lower_bound(list.begin(), list.end(), region.end) - std::lower_bound(list.begin(), list.end(), region.begin);
-    };
-    std::vector<std::uint64_t> sent(static_cast<std::size_t>(n)), pairs, whole;
-    std::vector<Index> received(static_cast<std::size_t>(n)), distinct;
+    std::vector<Index> starts, received(static_cast<std::size_t>(n));
+    std::vector<std::uint64_t> pairs, whole, sizes;
     for (std::int64_t region = 0; region < n; ++region) {
-      const Segment range{region * (N / n), region + 1 == n ? N : (region + 1) * (N / n)};
-      for (std::int64_t worker = 0; worker < n; ++worker) {
-        const Index count = inside(selection.selected[static_cast<std::size_t>(worker)], range);
-        received[static_cast<std::size_t>(region)] += count;
-        if (worker != region) sent[static_cast<std::size_t>(worker)] += 8 * static_cast<std::uint64_t>(count);
-      }
-      distinct.push_back(inside(selection.exchanged, range));
-      pairs.push_back(8 * static_cast<std::uint64_t>(distinct.back()));
-      whole.push_back(4 * static_cast<std::uint64_t>(range.size()));
+      starts.push_back(region * (N / n));
+      sizes.push_back(static_cast<std::uint64_t>(region + 1 == n ? N - starts.back() : N / n));
+      whole.push_back(4 * sizes.back());
     }
+    const std::vector<Index> parts = counts_by_region(selection.selected, starts);
+    for (std::size_t i = 0; i < parts.size(); ++i) received[i % received.size()] += parts[i];
+    const std::vector<Index> distinct = counts_by_region({selection.exchanged}, starts);
+    for (const Index count : distinct) pairs.push_back(8 * static_cast<std::uint64_t>(count));
     const bool dense = 3 * std::ssize(selection.exchanged) > N;  // 2 U > 2/3 N
 
     Exchange& exchange = selection.exchange;
-    exchange.push_back(call_of(Operation::all_to_all, "counts", "int32", {4 * static_cast<std::uint64_t>(n - 1)}));
-    exchange.push_back(call_of(Operation::all_to_all, "values", "float32", std::move(sent)));
+    exchange.push_back(all_to_all_of_counts(n));
+    exchange.push_back(all_to_all("values", "float32", parts, 8, std::move(sizes)));
     exchange.back().entry_index_bytes = exchange.back().entry_value_bytes = 4;
     exchange.push_back(all_gather("counts", "int32", 4));
     if (dense) {
-      exchange.push_back(call_of(Operation::all_gather, "gradient", "float32", std::move(whole)));
+      exchange.push_back(all_gather("gradient", "float32", 0));
+      exchange.back().bytes = std::move(whole);
     } else {
-      CollectiveCall call = call_of(Operation::all_gather, "values", "float32", std::move(pairs));
+      CollectiveCall call = all_gather("values", "float32", 0);
+      call.bytes = std::move(pairs);
       call.entry_index_bytes = call.entry_value_bytes = 4;
       call.lists_are_selections = false;
       call.index_range = static_cast<std::uint64_t>(N - (n - 1) * (N / n));  // the last region is the largest
@@ -87,16 +84,6 @@ class TopkDsa : public Sparsifier {
   }
 
  private:
-  static CollectiveCall call_of(Operation operation, const std::string& payload, const std::string& dtype,
-                                std::vector<std::uint64_t> bytes) {
-    CollectiveCall call;
-    call.operation = operation;
-    call.payload = payload;
-    call.dtype = dtype;
-    call.bytes = std::move(bytes);
-    return call;
-  }
-
   ReplayShape shape_;
   DensitySchedule schedule_;
 };

@@ -51,6 +51,23 @@ class Claims(DirectoryTest):
         status, out, _ = run("claims", directory)
         self.assertEqual((status, out.splitlines()[-1]), (0, "Claims: 3 of 3 hold."))
 
+    def test_failures_are_said(self):
+        """What failed is not in a claim's number: the claims that it may belong to say so."""
+        mean = {"column": "build_up_mean", "reduce": "mean"}
+        directory = self.make({"value": {**mean, "where": {"sparsifier": "micro", "workers": [2, 64]}}, "at_least": 0}, {"value": {**mean, "where": {"sparsifier": "topk"}}, "at_least": 0},
+                              {"value": {**mean, "where": {"workers": 2}}, "over": {**mean, "where": {"seed": 3, "workers": 64}}, "at_least": 0})
+        os.mkdir(os.path.join(directory, "failed"))
+        for name, identity in (("a", {"kind": "replay", "sparsifier": "micro", "workers": 64, "seed": 2}), ("b", {"kind": "run", "sparsifier": "micro", "workers": 64, "seed": 3, "network": "auto"})):
+            with open(os.path.join(directory, "failed", name + ".json"), "w", encoding="utf-8") as file:
+                json.dump({"schema_version": 1, "program_sha256": "0", "identity": identity, "what": "x", "reason": "y"}, file)
+        status, out, err = run("claims", directory)
+        self.assertEqual((status, err), (0, ""))
+        lines = out.splitlines()
+        self.assertEqual(lines[1], " " * 21 + "2 that failed and may belong to it are left out (sparscale status)")
+        self.assertTrue(lines[2].startswith("holds") and lines[3].startswith("not run"), out)
+        self.assertEqual(lines[4], " " * 21 + "1 that failed and may belong to it is left out (sparscale status)")
+        self.assertEqual([row["failures"] for row in self.table(directory)], ["2", "", "1"])
+
     def test_series(self):
         where = {"sparsifier": "micro", "workers": 2}
         with open(os.path.join(self.make(), "results.csv"), encoding="utf-8", newline="") as file:
