@@ -86,11 +86,13 @@ void do_replay(const Experiment& experiment, const ReplayPoint& point, const fs:
   write_file_atomic(replay_header(directory, point.key), header.dump(1) + "\n");
 }
 
-void do_self_check(const Experiment& experiment, const SelfCheckPoint& point, const fs::path& directory) {
+void do_self_check(const Experiment& experiment, const SelfCheckPoint& point, const fs::path& directory, int threads) {
+  sim::ReplayOptions options = point.options;
+  options.threads = threads;
   const Json document = {{"schema_version", 1},
                          {"program_sha256", program_sha256()},
                          {"identity", point.identity},
-                         {"self_check", sim::expansion_self_check(experiment.traces.at(point.trace), point.options)}};
+                         {"self_check", sim::expansion_self_check(experiment.traces.at(point.trace), options)}};
   write_file_atomic(replay_header(directory, point.key), document.dump(1) + "\n");
 }
 
@@ -346,6 +348,7 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
   for (const ReplayPoint& replay : experiment.replays) weights.push_back(weight_of(experiment, replay.trace, replay.options));
   for (const SelfCheckPoint& check : experiment.self_checks) weights.push_back(weight_of_check(experiment, check));
   const std::vector<std::size_t> share_of = share_out(weights, options.shares);
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   int threads = 1;
   std::vector<Task> tasks;
   std::vector<std::pair<std::string, Json>> meaning;  // key, identity
@@ -361,13 +364,14 @@ void run_replays(const Experiment& experiment, const RunOptions& options, const 
     const SelfCheckPoint& check = experiment.self_checks[i];
     const std::size_t place = experiment.replays.size() + i;
     if (!plan.check_to_do[i] || share_of[place] != options.share) continue;
+    sim::ReplayOptions on_all_threads = check.options;
+    on_all_threads.threads = options.threads > 0 ? options.threads : cores;
     tasks.push_back({label_of(check), weights[place],
-                     sim::expansion_self_check_memory_bytes(experiment.traces.at(check.trace), check.options),
-                     [&experiment, &check, &directory] { do_self_check(experiment, check, directory); }});
+                     sim::expansion_self_check_memory_bytes(experiment.traces.at(check.trace), on_all_threads),
+                     [&experiment, &check, &directory, &threads] { do_self_check(experiment, check, directory, threads); }});
     meaning.emplace_back(check.key, check.identity);
   }
   for (const auto& [key, identity] : meaning) forget_failure(directory, key);
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int at_a_time = std::max(1, std::min(options.jobs, static_cast<int>(std::min<std::size_t>(tasks.size(), 4096))));
   threads = options.threads > 0 ? options.threads : std::max(1, cores / at_a_time);
   const std::vector<TaskResult> results = run_stage("replays", tasks, options.jobs);

@@ -71,7 +71,19 @@ const Clear clear = fastest();
 
 void mark_bits(std::span<const std::int64_t> indices, std::int64_t elements, std::vector<std::uint64_t>& words) {
   words.assign(static_cast<std::size_t>((elements + 63) / 64), 0);
-  for (const std::int64_t index : indices) words[static_cast<std::size_t>(index / 64)] |= std::uint64_t{1} << (index % 64);
+  // A word is put together in a register: through memory, neighbours would wait for each other.
+  std::size_t at = 0;
+  std::uint64_t bits = 0;
+  for (const std::int64_t index : indices) {
+    const auto word = static_cast<std::size_t>(index / 64);
+    if (word != at) {
+      words[at] = bits;
+      at = word;
+      bits = 0;
+    }
+    bits |= std::uint64_t{1} << (index % 64);
+  }
+  if (bits != 0) words[at] = bits;
 }
 
 void drain_bits(std::span<std::uint64_t> words, std::int64_t first, std::int64_t* out) { fast_drain(words, first, out); }

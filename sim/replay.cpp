@@ -126,6 +126,8 @@ void check_memory(std::uint64_t needed, const ReplayOptions& options) {
 // norms, does not depend on anything else.
 bool takes_any_order(const ReplayOptions& options) {
   const SparsifierInfo& info = find_sparsifier(options.sparsifier);
+  // Recomputed accumulators are read by ranges of the model's order.
+  if (options.memory.mode == MemoryChoice::Mode::recompute) return false;
   return options.any_order && info.any_order && info.any_order(resolve_parameters(info, options.parameters, "", "/parameters"));
 }
 
@@ -268,6 +270,11 @@ struct Replay::State : public AccumulatorView {
                                    [&](std::vector<Index>& list) { select_at_least(worker, begin, end, threshold, with, list); });
     Lane& own = self->lane();
     self->turn_to(own, worker);
+    // About as many as the iteration before.
+    if (!last.selected.empty()) {
+      const std::size_t before = last.selected[static_cast<std::size_t>(worker)].size();
+      indices.reserve(std::max(indices.capacity(), indices.size() + before + before / 8));
+    }
     if (order == nullptr) return self->select_places(own, worker, begin, end, threshold, with, indices);
     const Segment places = places_of(begin, end);
     std::vector<Index>& found = work_space().places;

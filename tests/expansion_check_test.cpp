@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "sim/npmle.hpp"
 #include "sim/replay.hpp"
+#include "sim/selection_counts.hpp"
 #include "tests/catch.hpp"
 
 using namespace sparscale;
@@ -96,6 +97,27 @@ TEST_CASE("The self-check of the King James trace agrees with what 8 and 32 capt
     CHECK(number(check, "disagreement") == Approx(number(check, "npmle_build_up") / number(check, "build_up_projected") - 1));
     CHECK(check["warnings"].size() == (std::abs(number(check, "disagreement")) > 0.05 ? 1 : 0));
     CHECK(check.dump() == expansion_self_check(trace, options(32, density)).dump());
+  }
+}
+
+TEST_CASE("A self-check is the same bytes for any number of threads, and in any order of elements") {
+  for (const char* name : {"kjv-lstm-8w", "digits-cnn-8w"}) {
+    const traces::Trace trace = sample(name);
+    ReplayOptions once = options(20, 0.01, 5);
+    once.expansion = "hybrid";
+    const std::string one = expansion_self_check(trace, once).dump();
+    for (const int threads : {2, 5, 64}) {
+      once.threads = threads;
+      CHECK(expansion_self_check(trace, once).dump() == one);
+    }
+    traces::ExpansionOptions made{.method = "hybrid", .workers = 20, .captured = 5, .seed = 1};
+    // Many more than are not zero in a row model: ties at zero.
+    for (const kernels::Index k : {kernels::Index{1}, trace.gradients() / 100, trace.gradients() - 5}) {
+      made.any_order = false;
+      const SelectionCounts plain = topk_selection_counts(*traces::make_gradient_source(trace, made), {}, true, k, 2);
+      made.any_order = true;
+      CHECK(topk_selection_counts(*traces::make_gradient_source(trace, made), {}, true, k, 2, 3) == plain);
+    }
   }
 }
 
