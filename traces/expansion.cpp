@@ -448,77 +448,91 @@ void HybridTables::prepare_dense(const Plan& plan) {
   const std::size_t count = element.size();
   const double w_count = static_cast<double>(captured_), t_count = static_cast<double>(positions_);
   std::vector<double> mean(size(positions_) * count), noise(size(positions_) * count), variance(count);
-  for (std::int64_t t = 0; t < positions_; ++t) {
-    double* m = mean.data() + size(t) * count;
-    double* v = noise.data() + size(t) * count;
-    for (std::int64_t w = 0; w < captured_; ++w) {
-      const float* g = trace_.gradient(t, w).data() + plan.offset;
-      for (std::size_t i = 0; i < count; ++i) m[i] += g[element[i]];
-    }
-    for (std::size_t i = 0; i < count; ++i) m[i] /= w_count;
-    for (std::int64_t w = 0; w < captured_; ++w) {
-      const float* g = trace_.gradient(t, w).data() + plan.offset;
-      for (std::size_t i = 0; i < count; ++i) v[i] += (g[element[i]] - m[i]) * (g[element[i]] - m[i]);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      v[i] /= w_count - 1;
-      variance[i] += v[i] / t_count;
+  constexpr std::size_t block = 1024;  // sums stay in the first-level cache
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t part = std::min(block, count - begin);
+    const std::int64_t* const at = element.data() + begin;
+    for (std::int64_t t = 0; t < positions_; ++t) {
+      double* m = mean.data() + size(t) * count + begin;
+      double* v = noise.data() + size(t) * count + begin;
+      for (std::int64_t w = 0; w < captured_; ++w) {
+        const float* g = trace_.gradient(t, w).data() + plan.offset;
+        for (std::size_t i = 0; i < part; ++i) m[i] += g[at[i]];
+      }
+      for (std::size_t i = 0; i < part; ++i) m[i] /= w_count;
+      for (std::int64_t w = 0; w < captured_; ++w) {
+        const float* g = trace_.gradient(t, w).data() + plan.offset;
+        for (std::size_t i = 0; i < part; ++i) v[i] += (g[at[i]] - m[i]) * (g[at[i]] - m[i]);
+      }
+      for (std::size_t i = 0; i < part; ++i) {
+        v[i] /= w_count - 1;
+        variance[begin + i] += v[i] / t_count;
+      }
     }
   }
 
+  std::vector<std::pair<double, std::size_t>> sorted(count);
+  for (std::size_t i = 0; i < count; ++i)  // what is no number has an order, too
+    sorted[i] = {std::isnan(variance[i]) ? std::numeric_limits<double>::infinity() : variance[i], i};
+  std::sort(sorted.begin(), sorted.end());
   std::vector<std::size_t> order(count);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return variance[a] != variance[b] ? variance[a] < variance[b] : a < b; });
+  // By rank: the element, its standard deviation.
+  std::vector<std::int64_t> ranked(count);
+  std::vector<double> deviation(count);
   for (std::size_t r = 0; r < count; ++r) {
-    const std::int64_t own = plan.offset + element[order[r]];
+    order[r] = sorted[r].second;
+    ranked[r] = element[order[r]];
+    deviation[r] = std::sqrt(variance[order[r]]);
+  }
+  sorted = {};
+  for (std::size_t r = 0; r < count; ++r) {
     const std::size_t at = place_of(plan, element, order, r);
     if (in_order_)
-      order_.element[at] = static_cast<std::int32_t>(own);
+      order_.element[at] = static_cast<std::int32_t>(plan.offset + ranked[r]);
     else
       slot_[at] = static_cast<std::int32_t>(plan.table + plan.pad) + static_cast<std::int32_t>(r);
-    deviation_[at] = static_cast<float>(std::sqrt(variance[order[r]]));
+    deviation_[at] = static_cast<float>(deviation[r]);
   }
 
   // The mean of W workers carries their noise / W, the same for every virtual worker: take its energy out, by bins of like deviation.
   const auto bins = size(std::clamp<std::int64_t>(static_cast<std::int64_t>(count) / bin_elements, 1, largest_bins));
-  // What is left of the mean, and the scale that gives the deviations from it their variance, by position and rank.
-  std::vector<double> kept(size(positions_) * count), scale(size(positions_) * count);
-  for (std::int64_t t = 0; t < positions_; ++t)
+  std::vector<double> centre(count), units(bins);  // by rank: what is left of the mean; what gives the deviations from it their variance
+  for (std::int64_t t = 0; t < positions_; ++t) {
+    const double* const m = mean.data() + size(t) * count;
+    const double* const v = noise.data() + size(t) * count;
     for (std::size_t b = 0; b < bins; ++b) {
+      const std::size_t from = count * b / bins, to = count * (b + 1) / bins;
       double energy = 0, noise_energy = 0;
-      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r) {
-        const std::size_t i = size(t) * count + order[r];
-        energy += mean[i] * mean[i];
-        noise_energy += noise[i] / w_count;
+      for (std::size_t r = from; r < to; ++r) {
+        centre[r] = m[order[r]];
+        energy += centre[r] * centre[r];
+        noise_energy += v[order[r]] / w_count;
       }
       const double factor = energy > 0 ? std::sqrt(std::max(0.0, energy - noise_energy) / energy) : 0.0;
       // Of W workers' squared distances from factor x mean, in the mean of the bin.
       const double variance_sum = noise_energy * w_count;
       const double squares = variance_sum * (w_count - 1) / w_count + (1 - factor) * (1 - factor) * energy;
-      const double unit = squares > 0 ? std::sqrt(variance_sum / squares) : 0.0;
-      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r) {
-        kept[size(t) * count + order[r]] = factor;
-        scale[size(t) * count + order[r]] = unit;
+      units[b] = squares > 0 ? std::sqrt(variance_sum / squares) : 0.0;
+      for (std::size_t r = from; r < to; ++r) {
+        centre[r] *= factor;
+        mean_[size(t * trace_.gradients()) + place_of(plan, element, order, r)] = static_cast<float>(centre[r]);
       }
-      for (std::size_t r = count * b / bins; r < count * (b + 1) / bins; ++r)
-        mean_[size(t * trace_.gradients()) + place_of(plan, element, order, r)] =
-            static_cast<float>(factor * mean[size(t) * count + order[r]]);
     }
 
-  // Deviations in units of their standard deviation, in its order; the margins mirror the ends, so that a shift needs no test.
-  const auto ranks = static_cast<std::int64_t>(count);
-  for (std::int64_t t = 0; t < positions_; ++t)
+    // Deviations in units of their standard deviation, in its order; the margins mirror the ends, so that a shift needs no test.
     for (std::int64_t w = 0; w < captured_; ++w) {
-      const float* g = trace_.gradient(t, w).data() + plan.offset;
-      float* table = tables_.data() + size((t * captured_ + w) * table_elements_ + plan.table);
-      for (std::int64_t r = -plan.pad; r < ranks + plan.pad; ++r) {
-        const std::size_t i = order[size(r < 0 ? -r - 1 : r >= ranks ? 2 * ranks - 1 - r : r)];
-        table[r + plan.pad] = variance[i] > 0 ? static_cast<float>((g[element[i]] - kept[size(t) * count + i] * mean[size(t) * count + i]) *
-                                                                   scale[size(t) * count + i] / std::sqrt(variance[i]))
-                                              : 0.0F;
+      const float* const g = trace_.gradient(t, w).data() + plan.offset;
+      float* const table = tables_.data() + size((t * captured_ + w) * table_elements_ + plan.table + plan.pad);
+      for (std::size_t b = 0; b < bins; ++b)
+        for (std::size_t r = count * b / bins, to = count * (b + 1) / bins; r < to; ++r)
+          table[r] = deviation[r] > 0 ? static_cast<float>((g[ranked[r]] - centre[r]) * units[b] / deviation[r]) : 0.0F;
+      const auto ranks = static_cast<std::int64_t>(count);
+      for (std::int64_t i = 0; i < plan.pad; ++i) {
+        table[-1 - i] = table[i];
+        table[ranks + i] = table[ranks - 1 - i];
       }
     }
+  }
 }
 
 // Leave one out (Good and Turing): a row that c captured workers touch is, seen from one of these, a row that c - 1 others touch. So a
@@ -748,7 +762,7 @@ std::uint64_t expansion_memory_bytes(const Trace& trace, const ExpansionOptions&
   }
   bytes += checked_multiply(checked_multiply(u64(choice.pool), table, "expansion tables"), 4, "expansion tables");
   bytes += checked_multiply(n, 4 * positions + 16, "expansion means");  // deviations, an order and its reverse or slots, a gradient
-  bytes += checked_multiply(largest, 16 * positions + 40, "expansion scratch");
+  bytes += checked_multiply(largest, 16 * positions + 72, "expansion scratch");
   return bytes;
 }
 
