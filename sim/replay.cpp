@@ -283,6 +283,29 @@ struct Replay::State : public AccumulatorView {
     add_elements(found, begin, end, indices);
   }
 
+  Index count_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& with) const override {
+    const Segment places = places_of(begin, end);
+    if (together || order == nullptr || places.begin != begin || places.end != end)
+      return AccumulatorView::count_at_least(worker, begin, end, threshold, with);
+    State* const self = const_cast<State*>(this);
+    Lane& own = self->lane();
+    self->turn_to(own, worker);
+    self->seek(own, begin);
+    self->reach(own, worker, end);
+    return with.count({values_of(own, worker) + begin, static_cast<std::size_t>(end - begin)}, threshold);
+  }
+
+  void gather(std::int64_t worker, std::span<const Index> indices, std::span<float> values) const override {
+    if (together || order == nullptr) return AccumulatorView::gather(worker, indices, values);
+    State* const self = const_cast<State*>(this);
+    Lane& own = self->lane();
+    self->turn_to(own, worker);
+    self->seek(own, 0);
+    self->reach(own, worker, shape.gradients);
+    const float* const all = values_of(own, worker);
+    for (std::size_t j = 0; j < indices.size(); ++j) values[j] = all[order->place[static_cast<std::size_t>(indices[j])]];
+  }
+
   // Of the places [begin, end), which are the elements where accumulators lie in the model's order.
   void select_places(Lane& own, std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& with,
                      std::vector<Index>& places) {

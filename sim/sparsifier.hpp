@@ -77,6 +77,10 @@ class AccumulatorView {
   /// Appends the indices in [begin, end) with |a| >= threshold, ascending (NaN: none): selected while the gradient is added.
   virtual void select_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels,
                                std::vector<Index>& indices) const;
+  /// How many in [begin, end) have |a| >= threshold.
+  virtual Index count_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels) const;
+  /// values[j] = the value at indices[j], whatever their order.
+  virtual void gather(std::int64_t worker, std::span<const Index> indices, std::span<float> values) const;
   /// Appends the indices of the k largest |a| in [begin, end), ascending; ties go to the lower index. Returns the least of these |a|; NaN
   /// for k = 0.
   virtual float topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
@@ -180,8 +184,8 @@ struct SparsifierInfo {
   bool dense = false;
   /// Calls and work say which piece of the gradient they belong to when the parameter scope is layer or bucket.
   bool exchanges_by_scope = false;
-  /// Whether, with these parameters, select() takes what it needs from select_at_least() and topk() rather than range(), accumulation() is
-  /// plain and nothing else looks at positions in accumulators or gradients. Then the replay may keep accumulators in another order of
+  /// Whether, with these parameters, select() takes what it needs from the other functions of its view rather than range(), accumulation()
+  /// is plain and nothing else looks at positions in accumulators or gradients. Then the replay may keep accumulators in another order of
   /// elements, in which gradients are made faster. Null: no.
   std::function<bool(const Json& values)> any_order = nullptr;
   /// Makes one replay's state. `values` has every parameter of `parameters`, checked.

@@ -27,6 +27,23 @@ void AccumulatorView::select_at_least(std::int64_t worker, Index begin, Index en
   }
 }
 
+Index AccumulatorView::count_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels) const {
+  Index count = 0;
+  for (Index first = begin; first < end;) {
+    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
+    count += kernels.count(range(worker, first, last), threshold);
+    first = last;
+  }
+  return count;
+}
+
+void AccumulatorView::gather(std::int64_t worker, std::span<const Index> indices, std::span<float> values) const {
+  if (indices.empty()) return;
+  const auto [least, most] = std::minmax_element(indices.begin(), indices.end());
+  const std::span<const float> all = range(worker, *least, *most + 1);
+  for (std::size_t j = 0; j < indices.size(); ++j) values[j] = all[static_cast<std::size_t>(indices[j] - *least)];
+}
+
 float AccumulatorView::topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
                             std::vector<Index>& indices) const {
   const std::size_t old = indices.size();
@@ -184,6 +201,9 @@ class PieceView : public AccumulatorView {
     const std::size_t old = indices.size();
     whole_.select_at_least(worker, begin_ + begin, begin_ + end, threshold, kernels, indices);
     for (std::size_t i = old; i < indices.size(); ++i) indices[i] -= begin_;
+  }
+  Index count_at_least(std::int64_t worker, Index begin, Index end, float threshold, const kernels::Kernels& kernels) const override {
+    return whole_.count_at_least(worker, begin_ + begin, begin_ + end, threshold, kernels);
   }
   float topk(std::int64_t worker, Index begin, Index end, Index k, const kernels::Kernels& kernels,
              std::vector<Index>& indices) const override {
@@ -406,13 +426,7 @@ void select_at_least(const AccumulatorView& accumulators, const kernels::Kernels
 
 Index count_at_least(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                      float threshold) {
-  Index count = 0;
-  for (Index first = begin; first < end;) {
-    const Index last = std::min(end, (first / tile_elements + 1) * tile_elements);
-    count += kernels.count(accumulators.range(worker, first, last), threshold);
-    first = last;
-  }
-  return count;
+  return accumulators.count_at_least(worker, begin, end, threshold, kernels);
 }
 
 namespace {

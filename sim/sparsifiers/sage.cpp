@@ -57,7 +57,7 @@ class Sage : public Sparsifier {
         [&](std::int64_t worker) {
           const auto at = static_cast<std::size_t>(worker);
           Worker& own = workers_[at];
-          const float mean = sample_mean(own.random, accumulators.range(worker, 0, N));
+          const float mean = sample_mean(own.random, accumulators, worker);
           float alpha = 1;
           double beta = 1, gamma = 1, examined = 0;
           if (iteration > 0) {
@@ -116,18 +116,20 @@ class Sage : public Sparsifier {
   };
 
   // Mean of |a| over samples drawn with replacement, summed in float32 in the order of drawing.
-  float sample_mean(PythonRandom& random, std::span<const float> values) const {
-    float sum = 0;
+  float sample_mean(PythonRandom& random, const AccumulatorView& accumulators, std::int64_t worker) const {
+    std::vector<Index> indices;
     for (Index sample = 0; sample < samples_; ++sample) {
-      Index index = 0;
       if (old_) {
         const Segment& layer = layers_[random.below(layers_.size())];
-        index = layer.begin + static_cast<Index>(random.below(static_cast<std::uint64_t>(layer.size())));
+        indices.push_back(layer.begin + static_cast<Index>(random.below(static_cast<std::uint64_t>(layer.size()))));
       } else {
-        index = static_cast<Index>(random.below(static_cast<std::uint64_t>(shape_.gradients)));
+        indices.push_back(static_cast<Index>(random.below(static_cast<std::uint64_t>(shape_.gradients))));
       }
-      sum += std::abs(values[static_cast<std::size_t>(index)]);
     }
+    std::vector<float> values(indices.size());
+    accumulators.gather(worker, indices, values);
+    float sum = 0;
+    for (const float value : values) sum += std::abs(value);
     return sum / static_cast<float>(samples_);
   }
 
@@ -158,6 +160,7 @@ SparsifierInfo describe_sage() {
       generation_parameter(),
       index_bytes_by_generation_parameter(),
   };
+  info.any_order = [](const Json&) { return true; };
   info.make = [](const ReplayShape& shape, const Json& values) { return std::make_unique<Sage>(shape, values); };
   return info;
 }
