@@ -1,9 +1,13 @@
 """Names of figure files and the grouping of slices into files and panels."""
+import hashlib
 import re
+
+# A file name has at most 255 bytes, and endings, numbers and those of temporary files come behind it.
+LONGEST = 180
 
 
 def name(base, varying, facets):
-    """BASE, then -KEY_VALUE for every facet that differs between the files."""
+    """BASE, then -KEY_VALUE for every facet that differs between the files; what is too long for a file's name ends in a checksum of the whole."""
     parts = [base]
     for key in varying:
         value = facets.get(key)
@@ -11,7 +15,8 @@ def name(base, varying, facets):
             values = value if isinstance(value, (list, tuple)) else [value]
             text = "_".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
             parts.append(f"{key}_{re.sub('[^A-Za-z0-9._+]+', '_', text)}")
-    return "-".join(parts)
+    whole = "-".join(parts)
+    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def unique(names):

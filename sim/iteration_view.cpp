@@ -31,19 +31,27 @@ std::string text_of(const IterationLog& log, const Leg& leg) {
   const double spent_s = leg.end_s - leg.begin_s;
   std::string text = call.name + ", entered last by worker " + std::to_string(leg.worker) + ": " + duration(spent_s);
   if (call.busiest_link_s <= 0) return text + ", latency alone";
-  // What calls of other streams that meet this one put on the same link.
-  double others_s = 0;
+  // What calls of other streams put on the same link meanwhile, taken as spread evenly over their time.
+  std::map<std::int64_t, double> of_stream_s;
   const auto link = static_cast<std::size_t>(call.busiest_link_id);
   for (const IterationLog::Call& other : log.calls) {
     if (other.stream == call.stream || other.link_bytes.empty()) continue;
     const double begin_s = *std::min_element(other.begin_s.begin(), other.begin_s.end());
     const double end_s = *std::max_element(other.end_s.begin(), other.end_s.end());
-    if (end_s > leg.begin_s && begin_s < leg.end_s)
-      others_s += call.busiest_link_s * static_cast<double>(other.link_bytes[link]) / static_cast<double>(call.link_bytes[link]);
+    const double meets_s = std::min(end_s, leg.end_s) - std::max(begin_s, leg.begin_s);
+    if (meets_s > 0)
+      of_stream_s[other.stream] += call.busiest_link_s * static_cast<double>(other.link_bytes[link]) /
+                                   static_cast<double>(call.link_bytes[link]) * meets_s / (end_s - begin_s);
   }
-  text += call.busiest_link_s + others_s < spent_s / 2 ? ", mostly latency and waiting; " : ", bound by ";
+  // Links are shared evenly: another stream takes no more of this call's time than the call transfers itself.
+  double others_s = 0, held_s = call.busiest_link_s;
+  for (const auto& [stream, time_s] : of_stream_s) {
+    others_s += time_s;
+    held_s += std::min(time_s, call.busiest_link_s);
+  }
+  text += held_s < spent_s / 2 ? ", mostly latency and waiting; " : ", bound by ";
   text += "links of class " + call.busiest_class + " (" + call.busiest_link + " transfers for " + duration(call.busiest_link_s);
-  if (others_s > 0) text += ", and for " + duration(others_s) + " for calls of other streams that meet it";
+  if (others_s > 0) text += ", and some " + duration(others_s) + " meanwhile for calls of other streams";
   return text + ")";
 }
 
@@ -133,15 +141,15 @@ std::int64_t streams_of(const IterationLog& log) {
 
 Json activity(const IterationLog& log) {
   static constexpr const char* kinds[] = {"forward", "backward", "selection", "other"};
-  std::size_t last = 0;
-  double end_s = -std::numeric_limits<double>::infinity();
-  for (std::size_t worker = 0; worker < log.compute.size(); ++worker) {
-    double own_s = log.compute[worker].empty() ? log.begin_s : log.compute[worker].back().end_s;
-    for (const IterationLog::Call& call : log.calls) own_s = std::max(own_s, call.end_s[worker]);
-    if (own_s <= end_s) continue;
-    end_s = own_s;
-    last = worker;
+  std::vector<double> ends_s(log.compute.size(), log.begin_s), computes_s(log.compute.size(), 0);
+  for (std::size_t worker = 0; worker < ends_s.size(); ++worker) {
+    for (const IterationLog::Segment& segment : log.compute[worker]) {
+      computes_s[worker] += segment.end_s - segment.begin_s;
+      ends_s[worker] = std::max(ends_s[worker], segment.end_s);
+    }
+    for (const IterationLog::Call& call : log.calls) ends_s[worker] = std::max(ends_s[worker], call.end_s[worker]);
   }
+  const std::size_t last = ends_s.empty() ? 0 : last_worker(ends_s, computes_s, log.end_s - log.begin_s);
   const double least_s = (log.end_s - log.begin_s) / 2000;
   struct Piece {
     Json what;

@@ -34,6 +34,14 @@ const std::string& algorithm_of(const CollectiveChoice& choice, Operation operat
 
 }  // namespace
 
+std::size_t last_worker(const std::vector<double>& end_s, const std::vector<double>& computes_s, double iteration_s) {
+  const double from_s = *std::max_element(end_s.begin(), end_s.end()) - 1e-5 * iteration_s;
+  std::size_t last = end_s.size();
+  for (std::size_t worker = 0; worker < end_s.size(); ++worker)
+    if (end_s[worker] >= from_s && (last == end_s.size() || computes_s[worker] > computes_s[last] * (1 + 1e-9))) last = worker;
+  return last;
+}
+
 double TimelineContext::kernel_s(std::size_t worker, const std::string& operation, std::int64_t elements, std::int64_t selected) {
   const auto [place, is_new] = kernel_times_.try_emplace({operation, elements, selected});
   if (is_new) place->second = profile_.time(operation, elements, selected, options_.extrapolate_profile);

@@ -65,6 +65,10 @@ struct IterationLog {
   std::vector<Call> calls;                    // those of one stream in the order of time
 };
 
+/// The worker whose time an iteration's phases are: of those that are done within a hundred-thousandth of it of the last one, the one that
+/// computes longest. Calls end everywhere at nearly the same time; who waits in one for a slower worker must not be taken for it.
+std::size_t last_worker(const std::vector<double>& end_s, const std::vector<double>& computes_s, double iteration_s);
+
 class TimelineState;
 
 /// Times the records of one replay, one after another, in the mode that the options name.

@@ -350,7 +350,7 @@ TEST_CASE("Hybrid with two streams: the butterfly does not wait behind the ring,
   CHECK(
       path[1] ==
       "all_reduce gradient (ring), entered last by worker 0: 412 us, bound by links of class nic (node0.nic0.up transfers for 400 us, and "
-      "for 4 us for calls of other streams that meet it)");
+      "some 4 us meanwhile for calls of other streams)");
   CHECK(path[2] == "worker 0: forward 30 us");
   const Json strip = activity(timeline.log());
   const auto pieces = [&](const char* list, const char* key) {
@@ -597,6 +597,56 @@ TEST_CASE("Timelines with streams end on times that fit, whatever the layers, wo
       CHECK_FALSE(critical_path(log).empty());
     }
   }
+}
+
+TEST_CASE("A short call is not said to be bound by a link that others use most of its time") {
+  const kernels::Profile profile = hand_profile();
+  const auto network = make_network("auto", crossbar(), 2);
+  TimelineOptions options;
+  options.mode = "layer_wise";
+  options.streams = 2;
+  options.layers = {{1100, 1 * us, 402 * us}, {1100000, 1 * us, 10 * us}};
+  options.forward_time_s = 2 * us;
+  options.backward_time_s = 412 * us;
+  Timeline timeline(profile, *network, options);
+  timeline.keep_log(true);
+  // The long call from 12 to 420.2 us; the short one from 414 us on, bytes from 418 to 418.4 us and from 422.4 us.
+  CHECK(timeline.time(dense(2, 1101100)).iteration_time_s == close(422.6 * us));
+  CHECK(timeline.log().calls[0].end_s[0] == close(420.2 * us));
+  const std::vector<std::string> path = critical_path(timeline.log());
+  REQUIRE(path.size() == 2);
+  CHECK(path[1] ==
+        "all_reduce gradient (ring), entered last by worker 0: 8.6 us, mostly latency and waiting; links of class nic (node0.nic0.up "
+        "transfers for 0.4 us, and some 6.075 us meanwhile for calls of other streams)");
+}
+
+TEST_CASE("Phases are those of the straggler, whichever worker it is, and not of those that wait for it in a call") {
+  const kernels::Profile profile = hand_profile();
+  const auto network = make_network("auto", crossbar(), 4);
+  for (const std::int64_t elements : {4400, 4401})  // equal blocks; unequal ones, which end at nearly the same time
+    for (const char* mode : {"ddp_buckets", "layer_wise", "sequential"})
+      for (const int straggler : {0, 1, 2, 3}) {
+        INFO(elements << " " << mode << " " << straggler);
+        TimelineOptions options;
+        options.mode = mode;
+        options.layers = {{elements, 10 * us, 10 * us}};
+        options.forward_time_s = options.backward_time_s = 10 * us;
+        options.disturbance.stragglers = Stragglers{{straggler}, 0, 1, 4, {}};
+        Json record = dense(4, elements);
+        record["exchange"][0]["dtype"] = "float16";
+        record["exchange"][0]["bytes"] = static_cast<std::uint64_t>(2 * elements);
+        Timeline timeline(profile, *network, options);
+        timeline.keep_log(true);
+        const IterationTime time = timeline.time(record);
+        CHECK(time.forward_backward_time_s == close(80 * us));
+        // Six steps of 4 us and 2200 bytes.
+        CHECK(time.value_exchange_time_s == Approx(6 * (4 + 0.2) * us).epsilon(1e-3));
+        CHECK(time.overlapped_time_s == 0);
+        check_phases_add_up(time);
+        const Json strip = activity(timeline.log());
+        CHECK(strip.at("worker") == straggler);
+        CHECK(strip.at("communicate").at(0).at("begin_s").get<double>() == close(80 * us));
+      }
 }
 
 TEST_CASE("Streams are for the modes that have them") {

@@ -186,7 +186,7 @@ def _draw(results, series, platform, modes, style_name, name):
             axes.tick_params(axis="x", labelbottom=False)
         recipe.append(standalone.panel(axes, {"panel": f"n = {n}"}, "strips", looks=looks, narrow=NARROW * limit))
     sheet.figure.text((left + (width - left - right) / 2) / width, 0.05 / sheet.height, f"time ({unit_name})", ha="center", va="bottom", fontsize=style.LABEL_PT)
-    return Drawing(name, sheet.figure, COLUMNS, table, _caption(series, platform, modes, points, largest, cut_off), {"panels": recipe, "legends": sheet.legends})
+    return Drawing(name, sheet.figure, COLUMNS, table, _caption(series, platform, modes, points, largest, cut_off, [label for label in labels if (label, largest) in points and label not in strips]), {"panels": recipe, "legends": sheet.legends})
 
 
 def _origins(point, run_id):
@@ -214,14 +214,15 @@ def _frame(axes, limit, title, width_in):
         axes.spines[spine].set_visible(False)
 
 
-def _caption(series, platform, modes, points, largest, cut_off):
+def _caption(series, platform, modes, points, largest, cut_off, without):
     ones = [one for _, one in modes]
     exposed = "; ".join(f"{label}: {points[label, largest].mean('exposed_exchange_time_s') / points[label, largest].mean('iteration_time_s_mean'):.3g} of the iteration"
                         for label, _ in modes if (label, largest) in points)
     return caption.join(
         f"Computing and communicating in every timeline, {series[0]}{'' if series[1] == '{}' else ' ' + series[1]} on {platform}.",
         f"On top the last recorded iteration at n = {largest} of the worker that is done last: in each row a strip of what it computes and one for every stream of calls, hidden where it computes "
-        "at the same time, exposed where it waits. Strips count from the iteration's begin, which is the backward pass where communication overlaps the next forward pass (p3, hybrid).",
+        "at the same time, exposed where it waits. Strips count from the iteration's begin, which is the backward pass where communication overlaps the next forward pass (p3, hybrid)."
+        + (f" Without a strip, as an earlier version made their runs: {'; '.join(without)}." if without else ""),
         "Below means over the iterations: computing alone, both at once (communication that is hidden), communicating alone (exposed) add up to the iteration. "
         f"Exposed at n = {largest}: {exposed}." + (" Iterations of more than three times the shortest are cut off where their length is written." if cut_off else ""),
         caption.facets(ones), caption.times(ones), caption.counts(ones), caption.iterations(ones))

@@ -172,15 +172,18 @@ std::vector<double> Streams::ends() const {
 
 void Streams::report(double begin_s) const {
   const std::vector<double> end_s = ends();
-  const auto latest = std::max_element(end_s.begin(), end_s.end());
-  const auto worker = static_cast<std::size_t>(latest - end_s.begin());
+  const auto [earliest, latest] = std::minmax_element(end_s.begin(), end_s.end());
   IterationTime& result = context_.result();
   result.iteration_time_s = *latest - begin_s;
-  result.worker_spread_s = *latest - *std::min_element(end_s.begin(), end_s.end());
+  result.worker_spread_s = *latest - *earliest;
   if (IterationLog* log = context_.log()) {
     log->begin_s = begin_s;
     log->end_s = *latest;
   }
+  std::vector<double> computes_s(workers(), 0);
+  for (std::size_t of = 0; of < workers(); ++of)
+    for (const Segment& segment : segments_[of]) computes_s[of] += segment.end_s - segment.begin_s;
+  const std::size_t worker = last_worker(end_s, computes_s, result.iteration_time_s);
 
   const std::vector<Call>& calls = calls_[worker];
   std::size_t call = 0;

@@ -52,7 +52,7 @@ class Streams {
   std::vector<double> ends() const;
 
   /// Fills the context's result from begin_s (when the last worker had finished the iteration before) to the last worker's end. The phases
-  /// are that worker's: what it computes, and, while it does not, the call that it is in or waits for (of several the first to end).
+  /// are those of last_worker: what it computes, and, while it does not, the call that it is in or waits for (of several the first to end).
   void report(double begin_s) const;
 
  private:

@@ -82,6 +82,19 @@ class Overlap(LegibilityTest):
         for word in ("hidden where it computes", "dense on crossbar", "n = 16"):
             self.assertIn(word, drawing.caption)
 
+    def test_runs_of_an_earlier_version_among_others(self):
+        directory = self.make()
+        drawing, = drawings(directory, "overlap", "double")
+        self.assertNotIn("earlier version", drawing.caption)
+        strip = next(r for r in drawing.table if r["panel"] == "one iteration, n = 16" and r["timeline"] == "sequential")
+        path = os.path.join(directory, "runs", strip["run_id"] + ".json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"schema_version": 1, "series": {}}, file)
+        drawing, = drawings(directory, "overlap", "double")
+        self.assertEqual({r["timeline"] for r in drawing.table if r["panel"] == "one iteration, n = 16"}, {"hybrid"})
+        self.assertEqual({r["timeline"] for r in drawing.table if r["panel"] == "n = 16"}, {"hybrid", "sequential"})
+        self.assertIn("Without a strip, as an earlier version made their runs: sequential.", drawing.caption)
+
     def test_names_of_timelines(self):
         """Options that tell timelines of one name apart, and platforms without what stands in their brackets."""
         from analysis.figures.overlap import labels_of, platform_of

@@ -318,6 +318,18 @@ class Scripts(DirectoryTest):
             self.assertEqual(file.read(5), b"%PDF-")
 
 
+class Names(unittest.TestCase):
+    def test_long_names_end_in_a_checksum(self):
+        from analysis import files
+
+        self.assertEqual(files.name("traffic", ["platform"], {"platform": "m (p3)"}), "traffic-platform_m_p3_")
+        long = [files.name("traffic", ["platform"], {"platform": ["m" * 150, "n" * 150, end]}) for end in ("a", "b")]
+        self.assertEqual([len(one) for one in long], [files.LONGEST] * 2)
+        self.assertNotEqual(*long)
+        self.assertEqual(long[0][:-9], long[1][:-9])
+        self.assertRegex(long[0], "^traffic-platform_m{150}_n+-[0-9a-f]{8}$")
+
+
 class Latex(DirectoryTest):
     def test_main_numbers(self):
         directory = fixture.make(self.path("r"), sparsifiers=("topk", "my_own&50%"), platforms=("hdr-nvlink",))
