@@ -164,11 +164,18 @@ std::uint64_t replay_memory_bytes(const traces::Trace& trace, const ReplayOption
   }
   const SparsifierInfo& info = find_sparsifier(options.sparsifier);
   const Json values = resolve_parameters(info, options.parameters, "", "/parameters");
-  traces::choose_expansion(trace, expansion_options(options));  // checks them
+  const traces::ExpansionChoice choice = traces::choose_expansion(trace, expansion_options(options));  // checks them
   if (info.dense) return 0;
   const ReplayShape shape = make_shape(options, trace.gradients(), trace.info().layers, trace.info().learning_rate);
-  return state_bytes(info, shape, values, options, stores_residuals(info, shape, values, options)) +
-         traces::expansion_memory_bytes(trace, expansion_options(options));
+  std::uint64_t bytes = state_bytes(info, shape, values, options, stores_residuals(info, shape, values, options)) +
+                        traces::expansion_memory_bytes(trace, expansion_options(options));
+  if (choice.method == "hybrid" && takes_any_order(options)) {
+    // What was exchanged, by places, and for each thread an accumulator in the model's order (for ties).
+    const std::uint64_t threads = u64(std::min<std::int64_t>(options.threads, shape.own_workers()));
+    bytes += 8 * std::min(checked_multiply(u64(shape.workers), u64(shape.target_k), "workers x k"), u64(shape.gradients));
+    bytes += checked_multiply(4 * threads, u64(shape.gradients), "accumulators");
+  }
+  return bytes;
 }
 
 struct Replay::State : public AccumulatorView {
