@@ -253,7 +253,16 @@ std::vector<GoalPart> goal_parts(const IterationLog& log, const Network& network
   std::vector<double> end_s = all_s;
   for (std::size_t worker = 0; worker < n; ++worker)
     if (!log.compute[worker].empty()) end_s[worker] = std::max(end_s[worker], log.compute[worker].back().end_s);
-  parts.push_back({compute_until(all_s, end_s), nullptr, -1});
+  // What comes after all streams stands on the processor of the one that is through last: a processor does not wait for another one's
+  // computing.
+  for (std::size_t stream = 0; stream < done_s.size(); ++stream) {
+    std::vector<double> compute_s = compute_until(all_s, end_s);
+    for (std::size_t worker = 0; worker < n; ++worker)
+      for (std::size_t other = 0; other < done_s.size(); ++other)
+        if (done_s[other][worker] > done_s[stream][worker] || (other < stream && done_s[other][worker] == done_s[stream][worker]))
+          compute_s[worker] = 0;
+    parts.push_back({compute_s, nullptr, static_cast<std::int64_t>(stream), true});
+  }
   return parts;
 }
 
@@ -269,12 +278,12 @@ class Rank {
     return label;
   }
   const std::string& lines() const { return lines_; }
-  /// What has to be over before the next part of a stream; -1: of all.
+  /// What has to be over before the next part of a stream.
   std::vector<std::int64_t> last(std::int64_t stream) const {
-    if (stream >= 0) {
-      const auto own = last_.find(stream);
-      return own == last_.end() ? std::vector<std::int64_t>() : own->second;
-    }
+    const auto own = last_.find(stream);
+    return own == last_.end() ? std::vector<std::int64_t>() : own->second;
+  }
+  std::vector<std::int64_t> last_of_all() const {
     std::vector<std::int64_t> all;
     for (const auto& [of, labels] : last_) all.insert(all.end(), labels.begin(), labels.end());
     return all;
@@ -298,6 +307,13 @@ std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::uint64_t>> mess
     }
   return messages;
 }
+
+// A stream has a processor of its own, for its messages too: LogGOPSim lets an operation begin when its own processor is free, whatever the
+// processors of those that it requires are still busy with.
+std::string processor(std::int64_t stream) { return stream > 0 ? " cpu " + std::to_string(stream) : ""; }
+
+// LogGOPSim counts all bytes of a message but one; of 0 bytes it would count 2^64 - 1.
+std::string size_of(std::uint64_t bytes) { return std::to_string(std::max<std::uint64_t>(bytes, 1)) + "b"; }
 
 void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t first_tag, std::int64_t stream) {
   const std::int64_t lanes = program.lanes(), ends = program.workers() + program.switches();
@@ -329,8 +345,8 @@ void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t 
             return std::to_string(first_tag + from % lanes * lanes + to % lanes);
           };
           for (const Transfer& transfer : step.sends)
-            operations.push_back(rank.add("send " + std::to_string(transfer.bytes) + "b to " + std::to_string(transfer.peer / lanes) +
-                                              " tag " + tag(strand, transfer.peer),
+            operations.push_back(rank.add("send " + size_of(transfer.bytes) + " to " + std::to_string(transfer.peer / lanes) + " tag " +
+                                              tag(strand, transfer.peer) + processor(stream),
                                           after));
           for (const std::int64_t peer : step.receives) {
             const auto messages = sent.find({peer, strand});
@@ -338,11 +354,12 @@ void add_program(const Program& program, std::vector<Rank>& ranks, std::int64_t 
             if (messages == sent.end() || number >= messages->second.size())
               throw RunError("worker " + std::to_string(end) + " receives a message that worker " + std::to_string(peer / lanes) +
                              " does not send");
-            operations.push_back(rank.add("recv " + std::to_string(messages->second[number++]) + "b from " + std::to_string(peer / lanes) +
-                                              " tag " + tag(peer, strand),
+            operations.push_back(rank.add("recv " + size_of(messages->second[number++]) + " from " + std::to_string(peer / lanes) +
+                                              " tag " + tag(peer, strand) + processor(stream),
                                           after));
           }
-          mine.push_back(operations.size() == 1 ? operations.front() : rank.add("calc 0", operations.empty() ? after : operations));
+          mine.push_back(operations.size() == 1 ? operations.front()
+                                                : rank.add("calc 0" + processor(stream), operations.empty() ? after : operations));
           moved = true;
         }
       }
@@ -366,6 +383,7 @@ GoalUnit goal_unit(const platforms::Topology& topology) {
   const auto first = topology.route(0, n - 1);
   const double latency_s = topology.latency_s(first), bandwidth_Bps = topology.bandwidth_Bps(first);
   unit.unit_s = 1 / bandwidth_Bps;
+  unit.eager = topology.eager();
   unit.latency = static_cast<std::uint64_t>(std::llround(latency_s * bandwidth_Bps));
   const auto same = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::abs(b); };
   for (std::int64_t from = 0; from < n && unit.all_routes; ++from)
@@ -384,18 +402,18 @@ std::string goal_schedule(std::int64_t workers, const std::vector<GoalPart>& par
   std::vector<Rank> ranks(static_cast<std::size_t>(ends));
   std::int64_t tag = 0;  // of a call's first pair of lanes: messages of different calls never match
   for (const GoalPart& part : parts) {
-    // Waiting in one stream keeps no processor from another.
-    const std::string cpu = part.stream > 0 ? " cpu " + std::to_string(part.stream) : "";
     for (std::size_t worker = 0; worker < part.compute_s.size(); ++worker)
       if (const long long units = std::llround(part.compute_s[worker] / unit.unit_s); units > 0)
-        ranks[worker].set_last(part.stream, {ranks[worker].add("calc " + std::to_string(units) + cpu, ranks[worker].last(part.stream))});
+        ranks[worker].set_last(part.stream,
+                               {ranks[worker].add("calc " + std::to_string(units) + processor(part.stream),
+                                                  part.after_all ? ranks[worker].last_of_all() : ranks[worker].last(part.stream))});
     if (!part.program) continue;
     add_program(*part.program, ranks, tag, part.stream);
     tag += part.program->lanes() * part.program->lanes();
     if (tag > std::numeric_limits<std::int32_t>::max()) throw RunError("a schedule with more tags than GOAL has");
   }
   std::string text = "// One unit of time is " + Json(unit.unit_s).dump() + " s. LogGOPSim -L " + std::to_string(unit.latency) +
-                     " -o 0 -g 0 -G 1 -O 0 -S 0\n" +
+                     " -o 0 -g 0 -G 1 -O 0 -S " + (unit.eager ? "2147483647" : "0") + "\n" +
                      (unit.all_routes ? "// All pairs of workers have this latency and bandwidth.\n"
                                       : "// Routes differ: latency and bandwidth are those from worker 0 to the last one.\n") +
                      "num_ranks " + std::to_string(ends) + "\n";

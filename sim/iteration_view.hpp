@@ -29,7 +29,8 @@ Json event_trace(const IterationLog& log);
 struct GoalPart {
   std::vector<double> compute_s;
   std::shared_ptr<const Program> program;
-  std::int64_t stream = 0;  // parts of one stream follow one another; -1: when all streams are through
+  std::int64_t stream = 0;  // parts of one stream follow one another
+  bool after_all = false;   // it begins when all streams are through
 };
 
 /// What LogGOPSim has to be told. Its parameters are whole numbers for all pairs of ranks, so a byte takes one unit of time: unit_s, from
@@ -38,6 +39,7 @@ struct GoalUnit {
   double unit_s = 1e-9;       // 1 ns for a single worker
   std::uint64_t latency = 0;  // of that route, in units: L, with o = g = O = 0 and G = 1
   bool all_routes = true;     // all pairs of workers have this latency and bandwidth
+  bool eager = false;         // messages are sent eagerly: S as large as it can be, else 0
 };
 /// Cost O(workers^2) routes.
 GoalUnit goal_unit(const platforms::Topology& topology);

@@ -42,8 +42,10 @@ struct Goal {
     std::string kind;
     std::uint64_t size = 0;
     std::int64_t peer = -1, tag = 0;
+    std::size_t cpu = 0;
     std::vector<std::string> requires_labels;
   };
+  static constexpr std::size_t cpus = 16;
   std::int64_t num_ranks = 0;
   std::map<std::int64_t, std::map<std::string, Operation>> ranks;
 
@@ -74,6 +76,7 @@ struct Goal {
           REQUIRE(direction == (operation.kind == "send" ? "to" : "from"));
           REQUIRE(tag == "tag");
         }
+        if (std::string cpu; words >> cpu) REQUIRE((cpu == "cpu" && words >> operation.cpu && operation.cpu < cpus));
         REQUIRE(ranks[rank].emplace(word.substr(0, word.size() - 1), operation).second);
       } else {
         std::string verb, label;
@@ -85,9 +88,10 @@ struct Goal {
     }
   }
 
-  // LogGOPSim's rules (its main loop, version of 2023) with o = g = O = S = 0 and G = 1 and no noise: when each host's processor is done. A
-  // host's processor and its sending and receiving side are busy until nexto, nextgs and nextgr; a message of s bytes gets to its host L
-  // after it was sent and keeps it busy for s - 1; a send is done when its message is matched.
+  // LogGOPSim's rules (its main loop, version of 2023) with o = g = O = S = 0 and G = 1 and no noise: when each host's processors are done.
+  // A host's processors and its sending and receiving side are busy until nexto, nextgs and nextgr; a message of s bytes gets to its host L
+  // after it was sent and keeps it busy for s - 1; a send is done when its message is matched. Computing counts as done when it begins:
+  // what requires it waits for its own processor alone.
   std::vector<std::uint64_t> loggopsim(std::uint64_t L) const {
     struct Event {
       std::uint64_t time, order;
@@ -101,7 +105,8 @@ struct Goal {
       std::string label;
     };
     const auto n = static_cast<std::size_t>(num_ranks);
-    std::vector<std::uint64_t> nexto(n), nextgs(n), nextgr(n);
+    std::vector<std::vector<std::uint64_t>> nexto(n, std::vector<std::uint64_t>(cpus));
+    std::vector<std::uint64_t> nextgs(n), nextgr(n);
     std::vector<std::vector<Waiting>> posted(n), arrived(n);
     std::vector<std::map<std::string, std::size_t>> held(n);  // how many operations each still waits for
     std::vector<std::map<std::string, std::vector<std::string>>> wakes(n);
@@ -118,7 +123,8 @@ struct Goal {
                        [&](const std::string& a, const std::string& b) { return type_of(at(host, a)) < type_of(at(host, b)); });
       for (const std::string& label : now) {
         const int type = type_of(at(host, label));
-        queue.push({type == 1 ? std::max(nexto[h], nextgs[h]) : nexto[h], order++, type, host, at(host, label).peer, label});
+        const std::uint64_t free_at = nexto[h][at(host, label).cpu];
+        queue.push({type == 1 ? std::max(free_at, nextgs[h]) : free_at, order++, type, host, at(host, label).peer, label});
       }
     };
     const auto finish = [&](std::int64_t host, const std::string& label) {
@@ -149,29 +155,30 @@ struct Goal {
       const auto h = static_cast<std::size_t>(event.host);
       std::set<std::int64_t> touched{event.host};
       const Operation& operation = at(event.type == 4 ? event.peer : event.host, event.label);
+      std::uint64_t& busy = nexto[h][operation.cpu];
       Waiting other;
       const auto release_sender = [&](std::int64_t sender, const std::string& label) {
         const auto s = static_cast<std::size_t>(sender);
         finish(sender, label);
         touched.insert(sender);
-        nexto[s] = std::max(nexto[s], event.time);
+        nexto[s][operation.cpu] = std::max(nexto[s][operation.cpu], event.time);
         nextgs[s] = std::max(nextgs[s], event.time);
       };
       if (event.type == 3) {
-        if (nexto[h] > event.time) {
-          event.time = nexto[h];
+        if (busy > event.time) {
+          event.time = busy;
           queue.push(event);
           continue;
         }
-        nexto[h] = event.time + operation.size;
+        busy = event.time + operation.size;
         finish(event.host, event.label);
       } else if (event.type == 1) {
-        if (const std::uint64_t ready = std::max(nexto[h], nextgs[h]); ready > event.time) {
+        if (const std::uint64_t ready = std::max(busy, nextgs[h]); ready > event.time) {
           event.time = ready;
           queue.push(event);
           continue;
         }
-        nexto[h] = event.time;
+        busy = event.time;
         nextgs[h] = event.time + operation.size - 1;
         queue.push({event.time + L, order++, 4, event.peer, event.host, event.label});
       } else if (event.type == 2) {
@@ -182,12 +189,12 @@ struct Goal {
           posted[h].push_back({operation.peer, operation.tag, event.label});
         }
       } else {
-        if (const std::uint64_t ready = std::max(nexto[h], nextgr[h]); ready > event.time) {
+        if (const std::uint64_t ready = std::max(busy, nextgr[h]); ready > event.time) {
           event.time = ready;
           queue.push(event);
           continue;
         }
-        nexto[h] = nextgr[h] = event.time + operation.size - 1;
+        busy = nextgr[h] = event.time + operation.size - 1;
         if (take(posted[h], event.peer, operation.tag, other)) {
           release_sender(event.peer, event.label);
           finish(event.host, other.label);
@@ -201,7 +208,9 @@ struct Goal {
       CHECK(posted[host].empty());
       CHECK(arrived[host].empty());
     }
-    return nexto;
+    std::vector<std::uint64_t> done(n);
+    for (std::size_t host = 0; host < n; ++host) done[host] = *std::max_element(nexto[host].begin(), nexto[host].end());
+    return done;
   }
 
   // Runs the schedule: an operation when what it requires is over, a receive when its message has been sent. Returns the time at which each
@@ -367,10 +376,51 @@ TEST_CASE("Every collective's GOAL schedule can be run to its end") {
   }
 }
 
-TEST_CASE("LogGOPSim is told where the routes differ") {
+TEST_CASE("By LogGOPSim's rules a stream waits until its calls begin, and for what its own processor does alone") {
+  const auto network = make_network("auto", crossbar(), 4);
+  const std::vector<std::uint64_t> none(4, 0), some(4, 44000);
+  const auto ring = [&](const std::vector<std::uint64_t>& bytes) -> std::shared_ptr<const Program> {
+    return find_collective(Operation::all_gather, "ring").make(bytes, 0, network->node_of_worker());
+  };
+  const GoalUnit unit = goal_unit(network->topology());
+  const auto all_at = [](double time_s) { return std::vector<double>(4, time_s); };
+  const auto ends_s = [&](const std::vector<GoalPart>& parts) {
+    const std::vector<std::uint64_t> units = Goal(goal_schedule(4, parts, unit)).loggopsim(unit.latency);
+    return static_cast<double>(*std::max_element(units.begin(), units.end())) * unit.unit_s;
+  };
+  // Three steps of 4 us and 4 us of bytes: from 10 to 34 us in one stream, from 100 to 124 us in the other, then 5 us more.
+  CHECK(ends_s({{all_at(10e-6), ring(some)}, {all_at(100e-6), ring(some), 1}, {all_at(5e-6), nullptr, 1, true}}) ==
+        Approx(129e-6).epsilon(1e-4));
+  CHECK(ends_s({{all_at(100e-6), ring(some)}, {all_at(10e-6), ring(some), 1}, {all_at(5e-6), nullptr, 0, true}}) ==
+        Approx(129e-6).epsilon(1e-4));
+  // Messages of 0 bytes take their latency, at the begin as well.
+  CHECK(ends_s({{{}, ring(none)}, {all_at(1e-6), ring(none)}}) == Approx(25e-6).epsilon(1e-4));
+  // What an iteration with two streams takes where they never meet.
+  static const kernels::Profile profile = hand_profile();
+  TimelineOptions options;
+  options.mode = "layer_wise";
+  options.streams = 2;
+  options.layers = {{1100, 1e-6, 100e-6}, {11000, 1e-6, 150e-6}, {11000, 1e-6, 10e-6}};
+  options.forward_time_s = 3e-6;
+  options.backward_time_s = 260e-6;
+  Timeline timeline(profile, *network, options);
+  timeline.keep_log(true);
+  const Json record = {
+      {"workers", 4},
+      {"exchange", parse_json(R"([{"op":"all_reduce","payload":"gradient","dtype":"float32","bytes":92400}])", "exchange")},
+      {"work", Json::array()}};
+  const double iteration_s = timeline.time(record).iteration_time_s;
+  CHECK(iteration_s == Approx(263e-6 + 6 * (4e-6 + 0.1e-6)));
+  CHECK(ends_s(goal_parts(timeline.log(), *network, options)) == Approx(iteration_s).epsilon(1e-4));
+}
+
+TEST_CASE("LogGOPSim is told where the routes differ, and of eager messages") {
   const auto network = make_network("auto", platforms::Platform::load(platforms::find_platform("dgx-a100")), 16);
   const GoalUnit unit = goal_unit(network->topology());
   CHECK_FALSE(unit.all_routes);
-  CHECK_THAT(goal_schedule(16, {}, unit), ContainsSubstring("// Routes differ"));
+  CHECK_THAT(goal_schedule(16, {}, unit), ContainsSubstring("// Routes differ") && ContainsSubstring("-O 0 -S 0\n"));
+  auto eager = crossbar();
+  eager.eager = true;
+  CHECK_THAT(goal_schedule(4, {}, goal_unit(make_network("auto", eager, 4)->topology())), ContainsSubstring("-O 0 -S 2147483647\n"));
   CHECK(goal_unit(make_network("auto", crossbar(), 1)->topology()).unit_s == 1e-9);
 }

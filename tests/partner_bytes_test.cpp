@@ -279,7 +279,7 @@ TEST_CASE("A timeline times, counts and exports the true parts, and says when it
     return found;
   };
   CHECK(times("send " + std::to_string(H) + "b to 0 ") == 15);
-  CHECK(times("send 0b to ") == 15 * 14 + 15);
+  CHECK(times("send 1b to ") == 15 * 14 + 15);  // of 0 bytes
   CHECK(times("recv " + std::to_string(H) + "b from ") == 15);
   for (const Json& event : event_trace(timeline.log()).at("traceEvents"))
     if (event.at("ph") == "X" && event.at("cat") == "communication") {
