@@ -169,6 +169,8 @@ def _draw(results, series, platform, modes, style_name, name):
     axes.set_ylim(strip_height, 0)
     axes.set_yticks([tops[label] + lanes[label] * LANE_IN / 2 for label in strips], [shown[label] for label in strips])
     _frame(axes, limit, panel, width - left - right)
+    for label, strip in strips.items():
+        _mark_cut(axes, limit, tops[label] + lanes[label] * LANE_IN / 2, strip["end_s"] * factor)
     recipe.append(standalone.panel(axes, {"panel": panel}, "strips", looks=looks, narrow=NARROW * limit))
     for number, n in enumerate(workers):
         row, column = divmod(number, columns)
@@ -178,10 +180,8 @@ def _draw(results, series, platform, modes, style_name, name):
         axes.set_yticks(range(len(labels)), [shown[label] for label in labels] if column == 0 else [""] * len(labels))
         _frame(axes, limit, f"n = {n}", bar_width)
         for label in labels:
-            total = points[label, n].mean("iteration_time_s_mean") * factor if (label, n) in points else 0.0
-            if total > limit * EDGE:
-                axes.text(limit * EDGE * 0.99, labels.index(label), f"{total:.4g} →", ha="right", va="center", fontsize=style.TEXT_PT, zorder=5,
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+            if (label, n) in points:
+                _mark_cut(axes, limit, labels.index(label), points[label, n].mean("iteration_time_s_mean") * factor)
         if number + columns < len(workers):
             axes.tick_params(axis="x", labelbottom=False)
         recipe.append(standalone.panel(axes, {"panel": f"n = {n}"}, "strips", looks=looks, narrow=NARROW * limit))
@@ -201,6 +201,13 @@ def _bars(axes, rows, limit):
         if length > 0:
             narrow = length < NARROW * limit  # an edge would be all of it
             axes.barh(row["place"], length, left=row["from"], height=row["height"], color=colour, hatch="" if narrow else hatch, edgecolor=colour if narrow else "black", linewidth=0.3, zorder=2)
+
+
+def _mark_cut(axes, limit, place, total):
+    """Writes the length of what goes on behind the panel's edge."""
+    if total > limit * EDGE:
+        axes.text(limit * EDGE * 0.99, place, f"{total:.4g} →", ha="right", va="center", fontsize=style.TEXT_PT, zorder=5,
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
 
 def _frame(axes, limit, title, width_in):

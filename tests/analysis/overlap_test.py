@@ -137,6 +137,9 @@ class Overlap(LegibilityTest):
         shorter = max(r["to"] for r in drawing.table if r["panel"] == "n = 16" and r["timeline"] == "sequential")
         self.assertGreater(longest, 3 * shorter)
         self.assertIn(f"{longest:.4g} →", texts)
+        # Strips as well: those of the fixture last 0.4 and 0.5 s, far longer than its iterations.
+        unit = {"ms": 1e3, "s": 1.0}[drawing.table[0]["unit"]]
+        self.assertEqual([text.get_text() for text in drawing.figure.axes[0].texts], [f"{length * unit:.4g} →" for length in (0.4, 0.5)])
         self.assertIn("cut off", drawing.caption)
         self.check_texts(directory, ("overlap",))
 
