@@ -599,6 +599,32 @@ TEST_CASE("Timelines with streams end on times that fit, whatever the layers, wo
   }
 }
 
+TEST_CASE("Clocks that have come far do not keep starts from fitting") {
+  const kernels::Profile profile = hand_profile();
+  const auto network = make_network("auto", platforms::Platform::load(platforms::find_platform("nvlink8-ib")), 4);
+  TimelineOptions options;
+  options.mode = "hybrid";
+  options.by_layer = "kind";
+  options.streams = 2;
+  options.overlap_slowdown = 3;
+  for (int l = 0; l < 8; ++l) options.layers.push_back({1000 + 777 * l, (3 + l % 3) * us, (5 + l % 4) * us, l % 2 == 0});
+  options.forward_time_s = options.backward_time_s = 0;
+  std::int64_t elements = 0;
+  for (const LayerTime& layer : options.layers) {
+    options.forward_time_s += layer.forward_s;
+    options.backward_time_s += layer.backward_s;
+    elements += layer.elements;
+  }
+  Timeline plain(profile, *network, options);
+  options.disturbance.stragglers = Stragglers{{0, 1, 2, 3}, 0, 1, 1e6, Window{0, 1}};  // a first iteration of minutes
+  Timeline far(profile, *network, options);
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    const double plain_s = plain.time(dense(4, elements)).iteration_time_s, far_s = far.time(dense(4, elements)).iteration_time_s;
+    if (iteration == 0) CHECK(far_s > 1e4 * plain_s);
+    if (iteration > 1) CHECK(far_s == Approx(plain_s).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("A short call is not said to be bound by a link that others use most of its time") {
   const kernels::Profile profile = hand_profile();
   const auto network = make_network("auto", crossbar(), 2);
