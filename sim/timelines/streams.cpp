@@ -90,7 +90,7 @@ Streams Streams::side_by_side(TimelineContext& context, const std::vector<double
         all_known = all_known && !std::isnan(now_s);
         fits = fits && (std::isnan(now_s) ? std::isnan(before_s) : std::abs(now_s - before_s) <= apart_s);
       }
-    if (fits && !all_known) break;
+    if (fits && !all_known) throw RunError("calls of an iteration that wait for each other");
     if (fits) {
       for (std::size_t i = 0; i < timed.size(); ++i)
         context.account(calls[timed[i]].call, prepared[timed[i]], timings[i].begin_s, timings[i].timing, calls[timed[i]].stream);
@@ -116,7 +116,7 @@ Streams Streams::side_by_side(TimelineContext& context, const std::vector<double
     known.assign(calls.size(), {});
     for (std::size_t i = 0; i < timed.size(); ++i) known[timed[i]] = {true, timings[i].begin_s, timings[i].timing.end_s};
   }
-  throw RunError("calls of an iteration that wait for each other");
+  throw RunError("starts of calls side by side that do not settle within " + std::to_string(calls.size() * n + 2) + " passes");
 }
 
 double Streams::end_of(std::size_t worker, double begin_s, double work_s) const {

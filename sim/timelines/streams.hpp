@@ -30,7 +30,7 @@ class Streams {
   /// The same for calls that are known beforehand and may run side by side. `play` computes: given when each call ends (call_end), as far
   /// as that is known, it says when each worker is ready for each call (call_ready), as far as that can be said. It is played until what it
   /// says fits what the network makes of it. As nothing depends on what is later, every time brings it at least one right time further.
-  /// Errors: RunError when calls wait for each other.
+  /// Errors: RunError when calls wait for each other, or when roundings lead starts about for as many passes as there are starts.
   static Streams side_by_side(TimelineContext& context, const std::vector<double>& start_s, const std::vector<StreamCall>& calls,
                               const std::function<void(Streams&)>& play);
   /// For `play`: when the call is over at the worker, if that is known; and when the worker is ready for it.
