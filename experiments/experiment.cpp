@@ -133,10 +133,11 @@ void check_collective(sim::Operation operation, const Json& value, const Written
 /// Whether a point has the value that an exclusion asks for. Sparsifiers match by name and by the parameters that are asked for.
 bool matches(const Json& wish, const Json& value) {
   if (wish.is_array()) return std::any_of(wish.begin(), wish.end(), [&](const Json& one) { return matches(one, value); });
+  if (wish.is_object() && wish.contains("segments"))  // of gossip, which has some where they are not named, too
+    return algorithm_name(wish) == algorithm_name(value) && gossip_segments(wish) == gossip_segments(value);
   if (!value.is_object() || !value.contains("name")) return wish == value;
   if (wish.is_string()) return wish == value.at("name");
   if (!wish.contains("name") || wish.at("name") != value.at("name")) return false;
-  if (wish.contains("segments")) return wish.at("segments") == value.value("segments", Json());
   if (!wish.contains("parameters")) return true;
   for (const auto& [key, parameter] : wish.at("parameters").items())
     if (!value.at("parameters").contains(key) || value.at("parameters").at(key) != parameter) return false;

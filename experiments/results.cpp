@@ -328,10 +328,13 @@ Json run_document(const Experiment& experiment, const RunPoint& run, const Json&
   if (self_check.is_object() && self_check.contains("warnings"))
     for (const Json& warning : self_check.at("warnings")) warnings.push_back(warning.get<std::string>());
   // The same gradients again and again add the same noise to the residuals (docs/expansion.md, "Several passes").
-  const auto window = static_cast<std::int64_t>(trace.iterations.size()), replayed = replay.options.warmup + replay.options.iterations;
-  if (!projected && !sim::find_sparsifier(replay.options.sparsifier).dense && replay.options.error_feedback && replayed > window)
-    warnings.push_back("counts of captured workers come from " + rounded(static_cast<double>(replayed) / static_cast<double>(window), 3) +
-                       " passes over the same " + std::to_string(window) +
+  // Where the warm-up goes over the first positions only, these are looked at: the recorded iterations begin with them again.
+  const auto window = static_cast<std::int64_t>(trace.iterations.size()), looped = replay.identity.value("warmup_window", window),
+             recorded = replay.options.iterations;
+  const std::int64_t replayed = replay.options.warmup + recorded / window * looped + std::min(recorded % window, looped);
+  if (!projected && !sim::find_sparsifier(replay.options.sparsifier).dense && replay.options.error_feedback && replayed > looped)
+    warnings.push_back("counts of captured workers come from " + rounded(static_cast<double>(replayed) / static_cast<double>(looped), 3) +
+                       " passes over the same " + std::to_string(looped) +
                        " iterations, whose noise adds up: build-up is overstated (by 2 to 28 % where it was compared)");
   if (const Json* sampling = records.front().contains("sampling") ? &records.front().at("sampling") : nullptr) {
     std::vector<double> unions, counts;

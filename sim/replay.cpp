@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <unordered_set>
 #include <utility>
@@ -151,6 +152,24 @@ double take(std::span<float> values, std::span<const Index> indices) {
     value = 0;
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// bytes_from_totals in whole entries of so many bytes: encodings count the entries of every message. What is less than one goes to who
+// receives most.
+std::vector<std::uint64_t> entries_from_totals(const std::vector<std::uint64_t>& sent, const std::vector<std::uint64_t>& received,
+                                               std::uint64_t entry_bytes) {
+  const std::size_t n = sent.size();
+  std::vector<std::uint64_t> whole;
+  for (const std::uint64_t one : sent) whole.push_back(one / entry_bytes);
+  std::vector<std::uint64_t> bytes = bytes_from_totals(whole, received);
+  for (std::uint64_t& one : bytes) one *= entry_bytes;
+  for (std::size_t from = 0; from < n && n > 1; ++from) {
+    std::size_t most = from == 0 ? 1 : 0;
+    for (std::size_t to = 0; to < n; ++to)
+      if (to != from && received[to] > received[most]) most = to;
+    bytes[from * n + most] += sent[from] % entry_bytes;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -617,9 +636,7 @@ struct Replay::State : public AccumulatorView {
     return own.gradient.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size));
   }
 
-  float scale_at(std::int64_t at) const {
-    return options.lr_in_accumulator ? static_cast<float>(shape.learning_rate[static_cast<std::size_t>(position(at))]) : 1.0F;
-  }
+  float scale_at(std::int64_t at) const { return options.lr_in_accumulator ? static_cast<float>(shape.learning_rate_at(at)) : 1.0F; }
   std::int64_t position(std::int64_t at) const { return lanes.front().source->position(at); }
 
   // A piece of gradient and of residual stay in cache while they are added, checked, scanned and normed.
@@ -1048,7 +1065,8 @@ struct Replay::State : public AccumulatorView {
       for (Json& norm : json["residual_norm"]) norm = norm.get<double>() * std::sqrt(factor);
     for (Json& call : json["exchange"]) {
       if (call.at("payload") == "counts" || call.at("payload") == "plan") continue;  // do not depend on what is selected
-      auto parts = CollectiveCall::from_json(call, static_cast<std::int64_t>(counts.size())).parts;
+      const CollectiveCall counted = CollectiveCall::from_json(call, static_cast<std::int64_t>(counts.size()));
+      std::optional<PartnerBytes> parts = counted.parts;
       if (call.contains("stream")) {
         Json& stream = call["stream"];
         for (Json& own : stream["sent_bytes"]) own = stretched(own, factor);
@@ -1062,7 +1080,8 @@ struct Replay::State : public AccumulatorView {
         const Json& bytes = call.at("bytes");
         const std::vector<std::uint64_t> sent = bytes.is_number() ? std::vector<std::uint64_t>(counts.size(), bytes.get<std::uint64_t>())
                                                                   : bytes.get<std::vector<std::uint64_t>>();
-        parts->bytes = bytes_from_totals(sent, parts->received());
+        const std::uint64_t entry_bytes = counted.entry_index_bytes + counted.entry_value_bytes;
+        parts->bytes = entries_from_totals(sent, parts->received(), std::max<std::uint64_t>(1, entry_bytes));
         for (std::uint64_t& range : parts->ranges) range = static_cast<std::uint64_t>(std::llround(static_cast<double>(range) * factor));
         call["parts"] = parts->to_json();
       }
@@ -1200,9 +1219,14 @@ Replay::Replay(const traces::Trace& whole, const ReplayOptions& options) {
   state_->trace_iterations = trace.info().iterations;
   // The dense baselines look at no gradient.
   const std::int64_t looped = warmup_positions(trace, options);
-  state_->prepare(
-      info.dense ? nullptr
-                 : warmed_up(traces::make_gradient_source(trace, expansion_options(options)), trace.iterations(), options.warmup, looped));
+  std::unique_ptr<traces::GradientSource> source;
+  if (!info.dense) {
+    source = warmed_up(traces::make_gradient_source(trace, expansion_options(options)), trace.iterations(), options.warmup, looped);
+    if (std::vector<double>& rate = state_->shape.learning_rate; !rate.empty() && looped < trace.iterations())
+      for (std::int64_t t = 0; t < options.warmup; ++t)
+        state_->shape.warmup_learning_rate.push_back(rate[static_cast<std::size_t>(source->position(t))]);
+  }
+  state_->prepare(std::move(source));
 }
 
 Replay::Replay(std::unique_ptr<traces::GradientSource> source, std::vector<traces::Layer> layers, const ReplayOptions& options) {

@@ -96,8 +96,16 @@ struct ReplayShape {
   Index whole_target_k = 0;  // that of the whole model where the N gradients are a sample of it, else 0
   std::uint64_t seed = 1;
   std::vector<traces::Layer> layers;
-  /// Learning rate of replay iteration t: learning_rate[t mod size]; empty when the trace does not say.
+  /// Learning rate of every position of the trace's window; empty when the trace does not say.
   std::vector<double> learning_rate;
+  /// Where the warm-up goes over a part of the window: those of its iterations, after which the window begins. Else empty.
+  std::vector<double> warmup_learning_rate;
+  /// That of replay iteration t; 0 when the trace does not say.
+  double learning_rate_at(std::int64_t t) const {
+    if (learning_rate.empty()) return 0;
+    if (t < std::ssize(warmup_learning_rate)) return warmup_learning_rate[static_cast<std::size_t>(t)];
+    return learning_rate[static_cast<std::size_t>((t - std::ssize(warmup_learning_rate)) % std::ssize(learning_rate))];
+  }
   /// The workers [own_begin, own_end) whose accumulators this process has: all (own_end < 0), or a part in a replay over several processes.
   std::int64_t own_begin = 0, own_end = -1;
   std::int64_t own_workers() const { return own_end < 0 ? workers : own_end - own_begin; }

@@ -11,6 +11,7 @@
 #include "experiments/runner.hpp"
 #include "tests/catch.hpp"
 #include "tests/command.hpp"
+#include "traces/trace_writer.hpp"
 
 using namespace sparscale;
 using namespace sparscale::experiments;
@@ -156,6 +157,41 @@ TEST_CASE("Captured workers that pass over the trace more than once carry a warn
     CHECK(warnings.size() == (warned ? 1 : 0));
     if (warned) CHECK_THAT(warnings.at(0).get<std::string>(), ContainsSubstring("1.10 passes over the same 10 iterations"));
   }
+}
+
+TEST_CASE("A warm-up before a fall of the learning rate passes over those iterations alone") {
+  const Scratch scratch("results");
+  Json manifest = {{"schema_version", 1}, {"name", "fall"}, {"gradients", 400}, {"workers", 4}};
+  manifest["layers"] = {{{"name", "all"}, {"shape", {400}}, {"offset", 0}, {"size", 400}}};
+  for (int t = 0; t < 10; ++t) {
+    manifest["iterations"].push_back(t);
+    manifest["learning_rate"].push_back(t < 6 ? 0.1 : 0.01);
+  }
+  const std::vector<float> values(400, 1.0F);
+  traces::write_trace(scratch / "fall", manifest, [&](std::int64_t, std::int64_t) -> std::span<const float> { return values; });
+  Json e = small();
+  e["trace"] = (scratch / "fall").string();
+  e["sparsifier"] = "topk";
+  e["workers"] = 4;
+  e["lr_in_accumulator"] = true;
+  e["compute"] = {{"forward_time_s", 0.01}, {"backward_time_s", 0.02}, {"origin", "assumed: a test"}};
+  const auto warning = [&](int warmup, int iterations) -> std::string {
+    e["warmup_iterations"] = warmup;
+    e["iterations"] = iterations;
+    const Experiment experiment = load(scratch, e);
+    const Json warnings = document_of(experiment, experiment.runs.at(0), {1}, {1}).at("warnings");
+    for (const Json& one : warnings)
+      if (const auto text = one.get<std::string>(); text.find(" passes over ") != std::string::npos) return text;
+    return "";
+  };
+  // Six positions before the fall: a warm-up over the last four of them and the window's first two have each once.
+  CHECK(warning(4, 2).empty());
+  CHECK_THAT(warning(4, 3), ContainsSubstring("1.17 passes over the same 6 iterations"));
+  CHECK_THAT(warning(6, 10), ContainsSubstring("2.00 passes over the same 6 iterations"));
+  CHECK_THAT(warning(6, 12), ContainsSubstring("2.33 passes over the same 6 iterations"));
+  // Without a warm-up the window is all there is.
+  CHECK(warning(0, 10).empty());
+  CHECK_THAT(warning(0, 12), ContainsSubstring("1.20 passes over the same 10 iterations"));
 }
 
 TEST_CASE("Break-even points lie where the times cross, in both logarithms") {

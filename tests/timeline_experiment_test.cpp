@@ -258,6 +258,9 @@ TEST_CASE("Crossover gossip takes its number of segments from the experiment") {
   // Exclusions match a name whatever its segments, or one number of them.
   document["exclude"] = Json::array({{{"gossip", "exponential"}}, {{"gossip", {{"name", "crossover"}, {"segments", 16}}}}});
   CHECK_THAT(run("check").out, ContainsSubstring("runs: 2 ("));
+  // A name alone has the 8 that it stands for.
+  document["exclude"] = Json::array({{{"gossip", {{"name", "crossover"}, {"segments", 8}}}}});
+  CHECK_THAT(run("check").out, ContainsSubstring("runs: 3 ("));
   document.erase("exclude");
   for (const auto& [gossip, message] :
        {std::pair{R"({"name":"exponential","segments":4})",

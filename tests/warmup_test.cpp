@@ -134,11 +134,31 @@ TEST_CASE("Residuals across a fall of the learning rate come from a warm-up befo
   for (int t = 0; t < 12; ++t) CHECK(fourth.next().dump() == fifth.next().dump());
 }
 
+TEST_CASE("A sparsifier that looks at the learning rate sees that of the gradients") {
+  const Scratch scratch("warmup");
+  const traces::Trace part = training(scratch, "part", 24);
+  for (const std::int64_t warmup : {0, 5, 24}) {
+    sim::ReplayOptions accordion = options(0, warmup, 0);
+    accordion.sparsifier = "accordion";
+    // High when the learning rate falls, and never because of a norm.
+    accordion.parameters = sim::resolve_parameters(sim::find_sparsifier("accordion"),
+                                                   Json{{"switch_iterations", 1}, {"density_low", 0.01}, {"change", 1e9}}, "", "");
+    sim::Replay replay(part, accordion);
+    for (int t = 0; t < 2 * 20; ++t) {
+      INFO(warmup << ' ' << t);
+      CHECK(replay.next().at("high").at(0).get<bool>() == (t % 20 == 8 || (warmup == 0 && t == 0)));
+    }
+  }
+}
+
 TEST_CASE("A warm-up window that the trace does not have is refused") {
   const auto run = [](const std::string& more) {
     return tests::run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 4 --warmup 3 " + more);
   };
   CHECK(run("--warmup-window 10").status == 0);
+  const auto without = tests::run_program("replay --trace digits-cnn-8w --sparsifier topk --workers 4 --warmup-window 3");
+  CHECK(without.status == 2);
+  CHECK(without.err == "sparscale: --warmup-window: expected --warmup with it, the iterations that go over the window, found none\n");
   const auto wrong = run("--warmup-window 11");
   CHECK(wrong.status == 2);
   CHECK(wrong.err == "sparscale: warmup window: expected 0 to 10, the iterations of the trace digits-cnn-8w, found 11\n");

@@ -1,10 +1,11 @@
+#include "sim/collective.hpp"
+
 #include <cstdint>
 #include <memory>
 
 #include "base/error.hpp"
 #include "base/json.hpp"
 #include "experiments/commands/commands.hpp"
-#include "sim/collective.hpp"
 #include "sim/collective_command.hpp"
 
 namespace sparscale::experiments {
@@ -40,6 +41,9 @@ void read_bytes(const std::string& file, sim::CollectiveRequest& request) {
   for (std::size_t worker = 0; worker < n; ++worker) {
     const auto row = document[worker].get<std::vector<std::uint64_t>>();
     if (row.size() != n) fail("/" + std::to_string(worker), row.size());
+    if (row[worker] != 0)
+      throw InputError(file, "/" + std::to_string(worker) + "/" + std::to_string(worker), "0, as nothing goes from a worker to itself",
+                       std::to_string(row[worker]));
     parts.bytes.insert(parts.bytes.end(), row.begin(), row.end());
   }
   request.bytes = parts.sent();

@@ -99,6 +99,8 @@ void run_replay(Options& options) {
   replay.norms = !options.no_norms;
   replay.memory = sim::MemoryChoice::parse(options.memory, "--memory");
   replay.memory_limit_bytes = options.memory_limit_mib << 20;
+  if (replay.warmup_window > 0 && replay.warmup == 0)
+    throw InputError("--warmup-window", "--warmup with it, the iterations that go over the window", "none");
   if (replay.index_gaps && replay.memory.mode == sim::MemoryChoice::Mode::sample)
     throw InputError("--index-gaps",
                      "no such option with --memory sample, as distances between sampled gradients are not those of the model",

@@ -46,8 +46,6 @@ std::unique_ptr<Program> neighbours(const CollectiveInput& input) {
   return program;
 }
 
-// Crossover-SGD: every segment goes to a peer of its own, chosen by a random cycle through all workers, so that each receives every segment
-// once.
 std::int64_t segments_of(const CollectiveInput& input) {
   if (input.segments < 1 || input.segments > most_segments)
     throw InputError("gossip segments", "1 to " + std::to_string(most_segments), std::to_string(input.segments));
@@ -59,6 +57,8 @@ std::vector<std::int64_t> random_cycle(const CollectiveInput& input, std::int64_
   return random_permutation(size, random);
 }
 
+// Crossover-SGD: every segment goes to a peer of its own, chosen by a random cycle through all workers, so that each receives every segment
+// once.
 std::unique_ptr<Program> crossover(const CollectiveInput& input) {
   const std::int64_t segments = segments_of(input);
   const auto parts = split_evenly(equal_bytes(input.bytes, "gossip crossover"), segments);

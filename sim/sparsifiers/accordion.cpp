@@ -73,7 +73,7 @@ class Accordion : public Sparsifier {
     if (original_ && within == 0) std::fill(sum_.begin(), sum_.end(), 0.0F);
     summing_ = original_ ? within < epoch_ : within == 0;
     deciding_ = original_ ? within == epoch_ - 1 : within == 0;
-    const double rate = learning_rate(iteration);
+    const double rate = shape_.learning_rate_at(iteration);
     if (original_ && iteration > 0 && rate < last_rate_) std::fill(is_high_.begin(), is_high_.end(), true);
 
     const double low = low_ != 0 ? low_ : schedule_.density(iteration);
@@ -148,11 +148,6 @@ class Accordion : public Sparsifier {
   }
 
  private:
-  double learning_rate(std::int64_t iteration) const {
-    const std::vector<double>& rates = shape_.learning_rate;
-    return rates.empty() ? 0 : rates[static_cast<std::size_t>(iteration) % rates.size()];
-  }
-
   void decide(bool all_high) {
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const double ratio = std::abs(last_norm_[p] - norm_[p]) / last_norm_[p];
