@@ -78,12 +78,6 @@ TimelineOptions two_kinds(std::int64_t streams) {
   return options;
 }
 
-void check_phases_add_up(const IterationTime& time) {
-  CHECK(time.forward_backward_time_s + time.selection_time_s + time.index_exchange_time_s + time.value_exchange_time_s +
-            time.other_time_s ==
-        Approx(time.iteration_time_s).epsilon(1e-12));
-}
-
 }  // namespace
 
 TEST_CASE("Calls over links of their own take what each takes alone, and the recurrence may time them") {

@@ -44,12 +44,6 @@ TimelineOptions layered(const std::string& mode) {
   return options;
 }
 
-void check_phases_add_up(const IterationTime& time) {
-  CHECK(time.forward_backward_time_s + time.selection_time_s + time.index_exchange_time_s + time.value_exchange_time_s +
-            time.other_time_s ==
-        Approx(time.iteration_time_s).epsilon(1e-12));
-}
-
 }  // namespace
 
 TEST_CASE("DDP buckets: full ones leave while the backward pass goes on, the rest is exposed") {

@@ -7,6 +7,8 @@
 #include "base/json.hpp"
 #include "kernels/profile.hpp"
 #include "platforms/platform.hpp"
+#include "sim/timeline.hpp"
+#include "tests/catch.hpp"
 
 namespace sparscale::test {
 
@@ -37,5 +39,11 @@ inline kernels::Profile hand_profile() {
 inline constexpr double alpha_s = 4e-6, bandwidth_Bps = 11e9;  // crossbar-100g: two links of 2 us, 11 GB/s
 
 inline platforms::Platform crossbar() { return platforms::Platform::load(platforms::find_platform("crossbar-100g")); }
+
+inline void check_phases_add_up(const sim::IterationTime& time) {
+  CHECK(time.forward_backward_time_s + time.selection_time_s + time.index_exchange_time_s + time.value_exchange_time_s +
+            time.other_time_s ==
+        Approx(time.iteration_time_s).epsilon(1e-12));
+}
 
 }  // namespace sparscale::test
