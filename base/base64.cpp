@@ -41,6 +41,12 @@ std::vector<std::uint8_t> bytes_of_base64(std::string_view text, const std::stri
     at += static_cast<std::size_t>(read);
   }
   bytes.resize(at - (text.size() - digits));
+  // So would be padding behind bits that belong to no byte.
+  if (digits < text.size()) {
+    const std::ptrdiff_t last = digits + 1 == text.size() ? 2 : 1;
+    if (base64_of({bytes.end() - last, bytes.end()}) != text.substr(text.size() - 4))
+      throw InputError(place, "base 64", "bits behind the last byte");
+  }
   return bytes;
 }
 
