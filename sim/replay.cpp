@@ -1025,24 +1025,30 @@ struct Replay::State : public AccumulatorView {
     const double union_error = united > 0 && !selection.everything ? std::sqrt(variance) / united : 0;
 
     // Counts of the workers scatter as drawing rows makes them, and as they do in the whole. The first part is taken out: each count is
-    // pulled towards the mean, so that their spread, and the padding, is that of the whole.
+    // pulled towards the mean, so that their spread, and the padding, is that of the whole. No list more than its
+    // own spread allows: what workers hold after an exchange (sums of regions) and what they run kernels over differs by more than drawing.
     std::vector<double> counts;
     for (const Json& count : json.at("selected")) counts.push_back(count.get<double>());
     const double n = static_cast<double>(counts.size());
     const double mean = std::accumulate(counts.begin(), counts.end(), 0.0) / n;
-    double spread = 0;
-    for (const double count : counts) spread += (count - mean) * (count - mean) / n;
     const double clustered = united > 0 ? std::max(1.0, variance / ((1 - kept) * united)) : 1;  // of selected entries in rows
-    const double drawn = selection.everything ? 0 : (1 - kept) * mean * clustered;
-    const double pull = spread > 0 ? std::sqrt(std::max(0.0, 1 - drawn / spread)) : 1;
-    const auto of_worker = [&](double value, double average) { return std::llround((average + (value - average) * pull) * factor); };
-    const auto scaled = [&](const Json& value) -> Json {  // one number, or one for each worker
+    const auto drawn = [&](double entries) { return selection.everything ? 0 : (1 - kept) * entries * clustered; };
+    const auto pull_of = [&](const std::vector<double>& list, double average) {
+      double spread = 0;
+      for (const double one : list) spread += (one - average) * (one - average) / static_cast<double>(list.size());
+      return spread > 0 ? std::sqrt(std::max(0.0, 1 - drawn(average) / spread)) : 1;
+    };
+    const double spread_kept = pull_of(counts, mean);
+    // One number, or one for each worker, in so many bytes an entry.
+    const auto scaled = [&](const Json& value, double entry_bytes = 1) -> Json {
       if (value.is_number()) return std::llround(value.get<double>() * factor);
-      double sum = 0;
-      for (const Json& one : value) sum += one.get<double>();
-      const double average = value.empty() ? 0 : sum / static_cast<double>(value.size());
+      std::vector<double> entries;
+      for (const Json& one : value) entries.push_back(one.get<double>() / entry_bytes);
+      const double average =
+          entries.empty() ? 0 : std::accumulate(entries.begin(), entries.end(), 0.0) / static_cast<double>(entries.size());
+      const double pull = std::max(spread_kept, pull_of(entries, average));
       Json list = Json::array();
-      for (const Json& one : value) list.push_back(of_worker(one.get<double>(), average));
+      for (const double one : entries) list.push_back(std::llround((average + (one - average) * pull) * entry_bytes * factor));
       return list;
     };
 
@@ -1075,18 +1081,19 @@ struct Replay::State : public AccumulatorView {
       for (const char* key : {"index_range", "delta_bytes"})
         if (call.contains(key)) call[key] = scaled(call.at(key));
       const bool padded = call.contains("bytes_unpadded");
-      call["bytes"] = scaled(call.at("bytes"));
+      const std::uint64_t entry_bytes = std::max<std::uint64_t>(1, counted.entry_index_bytes + counted.entry_value_bytes);
+      const double bytes_each = entry_bytes > 1 ? static_cast<double>(entry_bytes) : counted.dtype.ends_with("64") ? 8 : 4;
+      call["bytes"] = scaled(call.at("bytes"), bytes_each);
       if (parts) {
         const Json& bytes = call.at("bytes");
         const std::vector<std::uint64_t> sent = bytes.is_number() ? std::vector<std::uint64_t>(counts.size(), bytes.get<std::uint64_t>())
                                                                   : bytes.get<std::vector<std::uint64_t>>();
-        const std::uint64_t entry_bytes = counted.entry_index_bytes + counted.entry_value_bytes;
-        parts->bytes = entries_from_totals(sent, parts->received(), std::max<std::uint64_t>(1, entry_bytes));
+        parts->bytes = entries_from_totals(sent, parts->received(), entry_bytes);
         for (std::uint64_t& range : parts->ranges) range = static_cast<std::uint64_t>(std::llround(static_cast<double>(range) * factor));
         call["parts"] = parts->to_json();
       }
       if (!padded) continue;
-      call["bytes_unpadded"] = scaled(call.at("bytes_unpadded"));
+      call["bytes_unpadded"] = scaled(call.at("bytes_unpadded"), bytes_each);
       std::int64_t most = 0;
       for (const Json& bytes : call["bytes_unpadded"].is_array() ? call["bytes_unpadded"] : Json::array({call["bytes_unpadded"]}))
         most = std::max(most, bytes.get<std::int64_t>());
@@ -1099,8 +1106,8 @@ struct Replay::State : public AccumulatorView {
     json["sampling"] = {{"gradients", shape.gradients},
                         {"fraction", kept},
                         {"union_error", union_error},
-                        {"selected_error", mean > 0 ? std::sqrt(drawn) / mean : 0},
-                        {"spread_kept", pull}};
+                        {"selected_error", mean > 0 ? std::sqrt(drawn(mean)) / mean : 0},
+                        {"spread_kept", spread_kept}};
   }
 
   static Json stretched(const Json& list, double factor) {

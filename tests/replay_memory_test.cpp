@@ -341,6 +341,32 @@ TEST_CASE("Accumulators in another order of elements give the same records") {
   CHECK_FALSE(find_sparsifier("cltk").any_order(resolve_parameters(find_sparsifier("cltk"), Json{{"residual_filter", 0.5}}, "", "")));
 }
 
+TEST_CASE("In a sample, what workers run kernels over differs as in the whole") {
+  const traces::Trace trace = traces::Trace::open(std::string(SPARSCALE_SOURCE_DIRECTORY) + "/traces/samples/digits-cnn-8w");
+  ReplayOptions options;
+  options.sparsifier = "deft";
+  options.parameters = resolve_parameters(find_sparsifier("deft"), Json::object(), "", "");
+  options.workers = 8;
+  options.density = 0.02;
+  options.iterations = 1;
+  // The largest fragment of every round of DEFT's fragments; some workers have none any more in the third.
+  const auto largest = [&](const char* memory) {
+    options.memory = MemoryChoice::parse(memory, "memory");
+    const Json record = Replay(trace, options).next();
+    std::vector<double> all;
+    for (const Json& work : record.at("work")) {
+      if (work.at("operation") != "topk" || all.size() == 3) continue;
+      const auto elements = work.at("elements").get<std::vector<double>>();
+      all.push_back(*std::max_element(elements.begin(), elements.end()));
+    }
+    return all;
+  };
+  const std::vector<double> whole = largest("full"), sample = largest("sample:0.5");
+  CHECK(whole == std::vector<double>{3072, 3072, 864});
+  REQUIRE(sample.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(sample[i] == Approx(whole[i]).epsilon(0.01));
+}
+
 TEST_CASE("Ties go to the lower element where accumulators lie in another order") {
   for (const char* name : {"topk", "global_topk", "hard_threshold"}) {
     ReplayOptions options = options_of(name, 0.1, 2, name == std::string("hard_threshold") ? Json{{"threshold", 6}} : Json::object());
