@@ -223,6 +223,9 @@ TEST_CASE("Build-up before and after a drop of the learning rate") {
     CHECK_THAT(done.err, ContainsSubstring("--learning-rate-drop: expected POSITION:FACTOR"));
   }
   CHECK_THAT(run("12:0.1").err, ContainsSubstring("expected a position below 12"));
+  const auto both = run("6:0.1 --sparsifiers micro");
+  CHECK(both.status == 2);
+  CHECK_THAT(both.err, ContainsSubstring("--sparsifiers excludes --learning-rate-drop"));
 }
 
 TEST_CASE("Captured traces of 32 workers are predicted as docs/fidelity.md says") {

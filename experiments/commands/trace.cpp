@@ -98,11 +98,14 @@ void add_trace_command(CLI::App& program) {
       "expansion-validity", "Predict captured workers from a few of them: table of errors, and cases, table and figure in a folder");
   validity->add_option("--traces", options->trace,
                        "Folder of traces with 16 workers or more (default: $SPARSCALE_EXPANSION_TRACES; without, the shipped sample only)");
-  validity->add_option("--sparsifiers", options->validity.sparsifiers, "Besides local top-k, on those traces")->delimiter(',');
+  CLI::Option* sparsifiers =
+      validity->add_option("--sparsifiers", options->validity.sparsifiers, "Besides local top-k, on those traces")->delimiter(',');
   validity->add_option("--seeds", options->validity.seeds, "Seeds to take the mean of (default 3)");
-  validity->add_option("--learning-rate-drop", options->drop,
-                       "POSITION:FACTOR: instead, how local top-k builds up before and after learning rates are FACTOR times as large from "
-                       "that position of the window on");
+  validity
+      ->add_option("--learning-rate-drop", options->drop,
+                   "POSITION:FACTOR: instead, how local top-k builds up before and after learning rates are FACTOR times as large from "
+                   "that position of the window on")
+      ->excludes(sparsifiers);
   validity->add_option("--out", options->out, "Folder for expansion-validity.json, .csv, .txt, .pdf, .svg and .png");
   validity->callback([options] {
     if (const char* set = std::getenv("SPARSCALE_EXPANSION_TRACES"); options->trace.empty() && set != nullptr) options->trace = set;
