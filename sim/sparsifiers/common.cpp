@@ -444,6 +444,22 @@ void select_above(const AccumulatorView& accumulators, const kernels::Kernels& k
   select_at_least(accumulators, kernels, worker, begin, end, just_above(threshold), indices);
 }
 
+void topk_of_all(const AccumulatorView& accumulators, const kernels::Kernels& kernels, const ReplayShape& shape, Index k,
+                 Selection& selection) {
+  selection.selected.resize(static_cast<std::size_t>(shape.workers));
+  selection.threshold.resize(selection.selected.size());
+  accumulators.each_worker(
+      shape.workers,
+      [&](std::int64_t worker) {
+        const auto at = static_cast<std::size_t>(worker);
+        selection.threshold[at] = accumulators.topk(worker, 0, shape.gradients, k, kernels, selection.selected[at]);
+      },
+      [&](std::int64_t worker, WorkerShare& carry) {
+        carry(selection.selected[static_cast<std::size_t>(worker)]);
+        carry(selection.threshold[static_cast<std::size_t>(worker)]);
+      });
+}
+
 Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                   float threshold) {
   return count_at_least(accumulators, kernels, worker, begin, end, just_above(threshold));

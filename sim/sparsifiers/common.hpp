@@ -109,6 +109,10 @@ void select_above(const AccumulatorView& accumulators, const kernels::Kernels& k
 Index count_above(const AccumulatorView& accumulators, const kernels::Kernels& kernels, std::int64_t worker, Index begin, Index end,
                   float threshold);
 
+/// Every worker's top k of all gradients: `selection.selected`, ascending, and as `selection.threshold` the least magnitude among them.
+void topk_of_all(const AccumulatorView& accumulators, const kernels::Kernels& kernels, const ReplayShape& shape, Index k,
+                 Selection& selection);
+
 /// Least |values[index - first]|, not counting NaN; NaN when there are no indices.
 float least_magnitude(std::span<const float> values, std::span<const Index> indices, Index first);
 

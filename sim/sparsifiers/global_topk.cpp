@@ -21,18 +21,7 @@ class GlobalTopK : public Sparsifier {
     const Index N = shape_.gradients, k = std::max<Index>(1, schedule_.k(iteration));
     Selection selection;
     selection.target_k = schedule_.target_k(iteration);
-    selection.selected.resize(static_cast<std::size_t>(shape_.workers));
-    selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(
-        shape_.workers,
-        [&](std::int64_t worker) {
-          const auto at = static_cast<std::size_t>(worker);
-          selection.threshold[at] = accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-        },
-        [&](std::int64_t worker, WorkerShare& carry) {
-          carry(selection.selected[static_cast<std::size_t>(worker)]);
-          carry(selection.threshold[static_cast<std::size_t>(worker)]);
-        });
+    topk_of_all(accumulators, kernels, shape_, k, selection);
     selection.exchanged = kernels.unite(selection.selected, N);
     selection.exchange = gathered_exchange(k, index_bytes_);
     selection.contribution = Contribution::at_own_selection;

@@ -25,18 +25,7 @@ class TopkDsa : public Sparsifier {
     const Index N = shape_.gradients, n = shape_.workers, k = schedule_.k(iteration);
     Selection selection;
     selection.target_k = schedule_.target_k(iteration);
-    selection.selected.resize(static_cast<std::size_t>(n));
-    selection.threshold.resize(selection.selected.size());
-    accumulators.each_worker(
-        n,
-        [&](std::int64_t worker) {
-          const auto at = static_cast<std::size_t>(worker);
-          selection.threshold[at] = accumulators.topk(worker, 0, N, k, kernels, selection.selected[at]);
-        },
-        [&](std::int64_t worker, WorkerShare& carry) {
-          carry(selection.selected[static_cast<std::size_t>(worker)]);
-          carry(selection.threshold[static_cast<std::size_t>(worker)]);
-        });
+    topk_of_all(accumulators, kernels, shape_, k, selection);
     selection.exchanged = kernels.unite(selection.selected, N);
 
     std::vector<Index> starts, received(static_cast<std::size_t>(n));
